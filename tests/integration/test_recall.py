@@ -557,6 +557,16 @@ def test_question_is_told_with_its_answer(history: RawConnection) -> None:
     assert "→ It ran out of file descriptors" in text
 
 
+def test_answer_that_is_a_passage_itself_is_not_told_beside_its_question_as_well(history: RawConnection) -> None:
+    session(history, "old-9", 9)
+    message(history, "old-9", "q", "user", "Why does the thumbnail renderer crash on huge TIFF scans?", 10)
+    message(history, "old-9", "a", "assistant", "The thumbnail renderer crashed on TIFF scans for lack of memory.", 11)
+    text = prompt(history, "the thumbnail renderer crashes on TIFF scans again")
+    assert "[q]" in text
+    assert "[a]" in text
+    assert text.count("for lack of memory") == 1
+
+
 def test_prompt_about_another_project_gets_nothing_here(history: RawConnection) -> None:
     session(history, "foreign", 1, project="/home/me/garden")
     message(history, "foreign", "f1", "user", "Water the tomato seedlings in the greenhouse every morning.", 2)

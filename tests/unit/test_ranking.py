@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK
-from clankersd.search.keyword import KeywordMatches, Places, Term
+from clankersd.search.keyword import KeywordMatches, Places, Term, TermMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
@@ -32,17 +32,14 @@ from clankersd.search.ranking import (
     without_names,
 )
 from clankersd.search.rows import ChunkRow
-from clankersd.search.term_index import Spelling
+from clankersd.search.term_index import Postings, Spelling
 from clankersd.search.turn_scoring import (
     FADE_TOKENS,
     OPENING_OFFSETS,
-    SIMILARITY_WEIGHTS,
     WEIGHTS_AFTER,
     WEIGHTS_BEFORE,
-    conversation_windows,
     score_turns,
     score_turns_without_numpy,
-    smooth_similarities,
 )
 
 DAY = 86_400_000
@@ -72,21 +69,24 @@ def occurrence(
 def matches(*found: tuple[Term, list[Found]]) -> KeywordMatches:
     """A chunk has one session, turn and length, whatever word stands in it."""
     by_chunk = {place[0]: place for _, occurrences in reversed(found) for place, _ in reversed(occurrences)}
+    placed = sorted(by_chunk.values(), key=lambda place: place[0])
     places = Places()
-    for chunk, session, turn, tokens in sorted(by_chunk.values(), key=lambda place: place[0]):
-        places.chunks.append(chunk)
-        places.sessions.append(session or "")
-        places.turns.append(-1 if turn is None else turn)
-        places.tokens.append(tokens)
+    places.add(
+        [place[0] for place in placed],
+        [place[1] or "" for place in placed],
+        [-1 if place[2] is None else place[2] for place in placed],
+        [place[3] for place in placed],
+    )
     by_term = [(one, sorted(place[0] * OCCURRENCES_PER_CHUNK + at for place, at in given)) for one, given in found]
-    return KeywordMatches([(one, given) for one, given in by_term if given], places)
+    return KeywordMatches([TermMatches(one, Postings.of(given)) for one, given in by_term if given], places)
 
 
 def scores(*found: tuple[Term, list[Found]]) -> dict[Any, float]:
     """By turn, or by chunk where there is no turn."""
     scored = score_turns(matches(*found), ALL)
     assert scored is not None
-    by_key = {key: scored.score(key) or 0.0 for key in scored.ranked}
+    by_key = scored.scores_at(scored.ranked)
+    by_key = {key: by_key[key] for key in scored.ranked}
     assert list(by_key.values()) == sorted(scored.scores, reverse=True)
     turns = scored.turns_of(scored.ranked)
     return {turns.get(key, -key): score for key, score in by_key.items()}
@@ -115,11 +115,10 @@ def test_turn_scores_are_the_same_without_numpy(found: list[list[Found]]) -> Non
         assert not words.places.chunks
         return
     ours = score_turns_without_numpy(words, ALL)
-    assert ours.keys == theirs.keys
+    assert ours.keys == theirs.keys.tolist()
     assert sorted(ours.ranked) == sorted(theirs.ranked) == ours.keys
     assert ours.scores == pytest.approx(theirs.scores)
-    assert (ours.matched_keys, ours.chunks) == (theirs.matched_keys, theirs.chunks)
-    assert ours.session_numbers == theirs.session_numbers
+    assert (ours.matched_keys, ours.chunks) == (theirs.matched_keys.tolist(), theirs.chunks.tolist())
 
 
 def test_turn_scores_spread_to_neighbours_less_the_farther_and_more_to_later_turns() -> None:
@@ -206,34 +205,7 @@ def test_turn_scores_represent_a_long_message_by_its_best_chunk() -> None:
     words = matches((one, [occurrence(4, 3), occurrence(5, 3)]), (other, [occurrence(5, 3), occurrence(6, 3)]))
     scored = score_turns(words, ALL)
     assert scored is not None
-    assert scored.chunks == [5]
-
-
-# --- Similarity
-
-
-def test_similarity_is_averaged_with_the_neighbours() -> None:
-    near = {("s", 1): (11, 10), ("s", 2): (12, 10), ("s", 4): (14, 10)}
-    found, in_conversation = smooth_similarities([13], {13: ("s", 3)}, near, {11: 0.9, 12: 0.1, 14: 0.7, 13: 0.5})
-    assert in_conversation == {13}
-    one, two = SIMILARITY_WEIGHTS
-    assert found[13] == pytest.approx((0.5 + one * (0.1 + 0.7) + two * 0.9) / (1 + 2 * one + two))
-
-
-def test_similarity_ignores_neighbours_without_a_vector_and_discounts_long_ones() -> None:
-    near = {("s", 2): (12, 10 * FADE_TOKENS), ("s", 4): (14, 10)}
-    found, _ = smooth_similarities([13], {13: ("s", 3)}, near, {12: 1.0, 13: 0.5})
-    weight = SIMILARITY_WEIGHTS[0] / 10
-    assert found[13] == pytest.approx((0.5 + weight) / (1 + weight))
-
-
-def test_similarity_of_a_chunk_without_a_turn_stays_the_same() -> None:
-    assert smooth_similarities([1], {}, {("s", 1): (2, 10)}, {1: 0.5, 2: 1.0}) == ({1: 0.5}, set())
-
-
-def test_conversation_windows_join_turns_that_are_near_each_other() -> None:
-    turns = [("s", 3), ("s", 5), ("s", 40), ("t", 1)]
-    assert conversation_windows(turns) == [("s", 1, 7), ("s", 38, 42), ("t", -1, 3)]
+    assert scored.chunks.tolist() == [5]
 
 
 # --- Fusion
@@ -295,7 +267,8 @@ def test_rank_lowers_long_texts_of_the_assistant(tokens: int, position: int, fac
 
 def test_rank_returns_a_message_once_by_the_chunk_that_matches_best() -> None:
     rows = {chunk: row(chunk) for chunk in (1, 2, 3)}
-    rows[1].message_id = rows[2].message_id = "m"
+    rows[1].session_id = rows[2].session_id = "s"
+    rows[1].turn = rows[2].turn = 3
     found = rank(rows, {1: 4.0}, {1: 0.5, 2: 0.6, 3: 0.4}, 0.5, set())
     assert {one.row.id: one.score for one in found} == pytest.approx({1: 0.5 + 0.5, 3: 0.0})
 
@@ -367,7 +340,7 @@ def test_texts_with_the_whole_query_are_raised() -> None:
         one.components["keyword"] = 0.9
     phrase = phrase_of(" Connection  refused by broker!")
     assert phrase
-    raise_phrases(phrase, found, found)
+    raise_phrases(phrase, {one.row.id: one.row.text for one in found}, found)
     assert [round(one.score, 3) for one in found] == [0.6, 0.4]
     assert found[0].components["phrase"] == 1.0
     assert phrase_of("refused by") is None  # two words are often next to each other

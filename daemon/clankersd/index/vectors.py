@@ -285,13 +285,14 @@ class Mirror:
         """Return the similarity of each of these chunks that has a vector."""
         return dict(self._rank(query, self._rows_of(ids)))
 
-    def compare(self, queries: "Sequence[Vector]", ids: Iterable[int]) -> tuple[Any, Any]:
-        """Return those of the chunks that have a vector, in order, and their similarity to each query, by row."""
+    def compare(self, queries: "Sequence[Vector]", ids: Any) -> Any:
+        """Return the similarity of each of these chunks, an ordered array, to each query, by row; NaN for no vector."""
         import numpy as np
 
-        found, similarities = self._products(np.stack(queries), self._rows_of(ids))
-        order = np.argsort(found)
-        return found[order], similarities[:, order]
+        similarities = np.full((len(queries), len(ids)), np.nan)
+        found, of_found = self._products(np.stack(queries), self._rows_of(ids))
+        similarities[:, np.searchsorted(ids, found)] = of_found
+        return similarities
 
     def _eligible(
         self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]
@@ -351,7 +352,7 @@ class Mirror:
         """Return the rows of those of the chunks that are present, in order."""
         import numpy as np
 
-        wanted = np.unique(np.fromiter(ids, np.int64))
+        wanted = np.unique(ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64))
         pages = wanted // IDS_PER_PAGE
         if not len(wanted):
             return wanted

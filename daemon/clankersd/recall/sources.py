@@ -74,17 +74,19 @@ _RECENT_SESSIONS = f"""
 """
 # The last text of the assistant between a message of the user and the next one.
 _ANSWERS = """
-    SELECT asked.id, (
-        SELECT substr(answer.text_content, 1, 2000) FROM messages AS answer
-        WHERE answer.session_id = asked.session_id AND answer.role = 'assistant' AND answer.text_content <> ''
-          AND (answer.created_at, answer.id) > (asked.created_at, asked.id)
+    SELECT asked.id, answer.id, substr(answer.text_content, 1, 2000)
+    FROM json_each(:ids) CROSS JOIN messages AS asked ON asked.id = json_each.value
+    CROSS JOIN messages AS answer ON answer.id = (
+        SELECT later.id FROM messages AS later
+        WHERE later.session_id = asked.session_id AND later.role = 'assistant' AND later.text_content <> ''
+          AND (later.created_at, later.id) > (asked.created_at, asked.id)
           AND NOT EXISTS (
               SELECT 1 FROM messages AS next WHERE next.session_id = asked.session_id AND next.role = 'user'
                 AND (next.created_at, next.id) > (asked.created_at, asked.id)
-                AND (next.created_at, next.id) < (answer.created_at, answer.id))
-        ORDER BY answer.created_at DESC, answer.id DESC LIMIT 1
+                AND (next.created_at, next.id) < (later.created_at, later.id))
+        ORDER BY later.created_at DESC, later.id DESC LIMIT 1
     )
-    FROM json_each(:ids) CROSS JOIN messages AS asked ON asked.id = json_each.value WHERE asked.role = 'user'
+    WHERE asked.role = 'user'
 """
 _MATCH_COLUMNS = f"""
     {MEMORY_COLUMNS}, substr(memories.content, 1, 2000) AS memory_content,
@@ -289,11 +291,12 @@ async def matching_items(
     texts = judge_passages(outcome, passage_matches[:MAX_EXAMINED])  # type: ignore[arg-type]
     texts = _limit_passages(texts)
     chosen_texts = [verdict for verdict in texts if verdict.chosen]
-    questions = [str(one.candidate.row.message_id) for one in chosen_texts[:MAX_ANSWERED]]
+    told = [str(one.candidate.row.message_id) for one in chosen_texts]
     answers: dict[str, str] = {}
-    if questions:
-        rows = await store.read(lambda db: db.tuples(_ANSWERS, {"ids": json.dumps(questions)}))
-        answers = {message: answer for message, answer in rows if answer}
+    if told:
+        rows = await store.read(lambda db: db.tuples(_ANSWERS, {"ids": json.dumps(told[:MAX_ANSWERED])}))
+        # An answer that is a passage itself is told in full.
+        answers = {asked: text for asked, answer, text in rows if answer not in told}
     memory_items = _without_near_duplicates([_row_of(one).to_memory() for one in memories if one.chosen])
     return PromptMatches(
         memory_items[:max_memories] + [_row_of(one).to_passage(outcome.stems, answers) for one in chosen_texts],

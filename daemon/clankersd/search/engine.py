@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol
 
 import anyio
 import msgspec
+import structlog
 
 from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.search import Embedding, Mode, Step
@@ -26,11 +27,10 @@ from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import describe_dropped_words
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
-from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
-from clankersd.search.keyword import MAX_SCORED_CHUNKS, TIMEOUT_NOTE, KeywordMatches, search_keywords
+from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter, Criteria, Visibility, build_filter
+from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, search_keywords
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
-    MIN_PHRASE_KEYWORD_SCORE,
     Candidate,
     apply_recency,
     best_per_group,
@@ -72,12 +72,15 @@ MIN_LOADED_CANDIDATES = 32
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
+_TEXTS = "SELECT chunks.id, chunks.text FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 _CHUNKS_AT_TURNS = """
     SELECT chunks.session_id, chunks.turn, min(chunks.id)
     FROM json_each(:turns) CROSS JOIN chunks
       ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
     WHERE {condition} GROUP BY 1, 2
 """
+
+log = structlog.get_logger(component="search")
 
 
 class PagedRequest(Protocol):
@@ -200,13 +203,16 @@ class SearchEngine:
         reranking: Reranking,
     ) -> None:
         self.reranking = reranking
-        self.vectors = VectorSearch(store, index, queue, start_task)
+        self._terms = TermIndex()
+        self.vectors = VectorSearch(store, index, queue, self._terms.chunks, start_task)
         self.timeout_seconds = seconds
         self._store = store
         self._index = index
         self._queue = queue
         self._files = files
-        self._terms = TermIndex()
+        self._start_task = start_task
+        self._is_loading_chunks = False
+        store.on_open.append(self._terms.chunks.attach)
 
     def build_filter(
         self, criteria: Criteria, visibility: Visibility, id_query: str | None = None
@@ -234,7 +240,8 @@ class SearchEngine:
             await self._search_both(run)
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
-            notes = [_describe_left_out(run), run.keywords.note, run.vectors.query.problem, run.rerank_note]
+            dropped_words = None if plan.mode == "vector" else describe_dropped_words(plan.query)
+            notes = [dropped_words, run.keywords.note, run.vectors.query.problem, run.rerank_note]
             if run.match_count > plan.pool_size and len(candidates) <= plan.page.offset + plan.page.limit:
                 notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
@@ -254,7 +261,7 @@ class SearchEngine:
             cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
             weights=keywords.weights,
             calibration=calibration,
-            weak=is_weak(calibration.strength(_closeness(keywords, one)) for one in candidates[:MAX_EXAMINED]),
+            weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
@@ -309,10 +316,27 @@ class SearchEngine:
         async with anyio.create_task_group() as tasks:
             if plan.mode != "vector":
                 tasks.start_soon(by_keyword)
+            else:
+                await self._store.read(self._terms.chunks.catch_up)
             if plan.mode != "keyword":
                 tasks.start_soon(by_vector)
         if failures:
             raise failures[0]
+        if not (self._terms.chunks.is_loaded or self._is_loading_chunks) and numpy_if_available() is not None:
+            self._is_loading_chunks = True
+            self._start_task(self._load_chunks)
+
+    async def _load_chunks(self) -> None:
+        """Load the columns of all chunks into memory, in several reads so that events can be stored in between."""
+        try:
+            while await self._store.read(self._terms.chunks.extend):
+                pass
+        except (StorageUnavailable, DeadlineExceeded) as error:
+            log.warning("chunks not loaded into memory", problem=error.message)
+        except MemoryError as error:
+            log.warning("chunks not loaded into memory", problem=f"too little memory: {error}")
+        finally:
+            self._is_loading_chunks = False
 
     async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
         """Order everything that was found, best first."""
@@ -323,15 +347,7 @@ class SearchEngine:
         keyword_scores = {}
         if turn_scores:
             run.match_count = len(turn_scores.chunks)
-            for chunk, row in rows.items():
-                key = turn_scores.key_of(chunk, row.session_id, row.turn)
-                score = None if key is None else turn_scores.score(key)
-                if key is None or score is None:
-                    continue
-                # The score belongs to the message: its best chunk has it, or any chunk if that one was not fetched.
-                best = turn_scores.best_chunk(key) or chunk
-                if best == chunk or best not in rows:
-                    keyword_scores[chunk] = score
+            keyword_scores = turn_scores.scores_of_rows(rows)
         similarities = await self.vectors.similarities(run.vectors, rows, plan.filter)
         if plan.mode == "vector":
             vector_weight = 1.0
@@ -344,32 +360,36 @@ class SearchEngine:
                 in_conversation = run.vectors.in_conversation
                 vector_weight = fusion_weight(low, high, keyword_scores, similarities, in_conversation)
         candidates: list[Candidate[Any]] = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
+        cosines = run.vectors.cosines
         for candidate in candidates:
-            candidate.cosine = run.vectors.cosines.get(candidate.row.id)
+            candidate.cosine = cosines.get(candidate.row.id)
         candidates.sort(key=lambda candidate: candidate.sort_key)
         if phrase := phrase_of(run.query):
-            compared = candidates[:MAX_COMPARED_WITH_PHRASE]
-            likely = [one for one in compared if one.components["keyword"] >= MIN_PHRASE_KEYWORD_SCORE]
-            raise_phrases(phrase, await self._load(plan, likely), candidates)
+            compared = [one.row.id for one in candidates[:MAX_COMPARED_WITH_PHRASE] if one.is_keyword_match]
+            likely = json.dumps(run.keywords.chunks_with_all_terms(compared))
+            if likely != "[]":
+                texts = dict(await self._store.read(lambda db: db.tuples(_TEXTS, {"ids": likely})))
+                raise_phrases(phrase, texts, candidates)
+                candidates.sort(key=lambda candidate: candidate.sort_key)
         if plan.rerank and self.reranking.is_configured:
-            candidates.sort(key=lambda candidate: candidate.sort_key)
             judged = await self._load(plan, candidates[: self.reranking.settings.candidates])
             run.rerank_note = await self.reranking.apply(run.query, judged, candidates)
+            candidates.sort(key=lambda candidate: candidate.sort_key)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
-        candidates.sort(key=lambda candidate: candidate.sort_key)
+            candidates.sort(key=lambda candidate: candidate.sort_key)
         return await self._load_best(plan, candidates)
 
     async def _load_best(self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]]) -> list[Candidate[R]]:
         """Fetch the full rows of the best candidates, as many as the page takes and one more if there is one."""
         scored: list[Candidate[Any]] = list(ranked)
         if plan.adjust_score:
-            memories = await self._load(plan, [one for one in ranked if one.row.memory_id is not None])
+            memories = await self._load(plan, [one for one in ranked if one.row.source == "memories"])
             for candidate in memories:
                 plan.adjust_score(candidate)
             if memories:
                 scored = sorted(
-                    [*memories, *(one for one in ranked if one.row.memory_id is None)],
+                    [*memories, *(one for one in ranked if one.row.source != "memories")],
                     key=lambda candidate: candidate.sort_key,
                 )
         if plan.expand or plan.diversity:  # they compare all candidates
@@ -410,18 +430,45 @@ class SearchEngine:
     async def _fetch_rows(self, run: _Run[R], turn_scores: TurnScores | None) -> dict[int, RankingRow]:
         """Fetch the rows of everything that was found, and replace what is deleted or hidden by now."""
         plan = run.plan
+        rows: dict[int, RankingRow] | None = {}
         for _ in range(MAX_REFILLS):
             nearest = [chunk for chunk, _ in run.vectors.nearest]
+            rows = await self._rows_in_memory(plan, turn_scores, nearest)
+            if rows is None:
 
-            def fetch(db: Db, nearest: list[int] = nearest) -> dict[int, RankingRow]:
-                by_keyword = _best_chunks(db, plan.filter, turn_scores, plan.pool_size) if turn_scores else []
-                return fetch_ranking_rows(db, [*by_keyword, *nearest], plan.filter)
+                def fetch(db: Db, nearest: list[int] = nearest) -> dict[int, RankingRow]:
+                    by_keyword = _best_chunks(db, plan, turn_scores) if turn_scores else []
+                    return fetch_ranking_rows(db, [*by_keyword, *nearest], plan.filter)
 
-            rows = await self._store.read(fetch)
+                rows = await self._store.read(fetch)
             missing = {chunk for chunk in nearest if chunk not in rows}
             if not missing:
                 break
             await self.vectors.replace_missing(run.vectors, missing, plan.filter, plan.pool_size)
+        return rows or {}
+
+    async def _rows_in_memory(
+        self, plan: SearchPlan[R], turn_scores: TurnScores | None, nearest: list[int]
+    ) -> dict[int, RankingRow] | None:
+        """Return the rows of everything that was found, or None if memory does not have all that is needed."""
+        chunks = self._terms.chunks
+        by_keyword: list[int] = []
+        if not chunks.is_loaded or plan.filter.is_narrow or max(nearest, default=0) > chunks.last:
+            return None
+        if turn_scores:
+            if turn_scores.places.session_ids is not chunks.sessions.texts:
+                return None
+            chunk_by_key = turn_scores.best_chunks(turn_scores.ranked)
+            near = [key for key in turn_scores.ranked if key not in chunk_by_key]
+            chunk_by_key |= chunks.chunks_at_turns(near, plan.filter.params["chunking"])
+            by_keyword = [chunk_by_key[key] for key in turn_scores.ranked if key in chunk_by_key][: plan.pool_size]
+        rows = chunks.rows([*by_keyword, *nearest])
+        # Only the database knows who may see a memory.
+        if memories := [chunk for chunk, row in rows.items() if row.source == "memories"]:
+            sql = MATCHING_CHUNKS.format(condition=plan.filter.condition)
+            params = plan.filter.params | {"near": json.dumps(memories)}
+            visible = {row[0] for row in await self._store.read(lambda db: db.tuples(sql, params))}
+            rows = {chunk: row for chunk, row in rows.items() if row.source != "memories" or chunk in visible}
         return rows
 
     async def _expand(
@@ -441,17 +488,23 @@ class SearchEngine:
         return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)
 
 
-def _best_chunks(db: Db, chunk_filter: ChunkFilter, turn_scores: TurnScores, count: int) -> list[int]:
+def _best_chunks(db: Db, plan: SearchPlan[R], turn_scores: TurnScores) -> list[int]:
     """Return the chunks of the best turns. For a turn that has matches only near it, the chunk is looked up."""
-    best_chunks = {key: turn_scores.best_chunk(key) for key in turn_scores.ranked}
-    turns = turn_scores.turns_of([key for key, chunk in best_chunks.items() if chunk is None])
-    chunk_by_turn: dict[Any, int] = {}
+    chunk_by_key = turn_scores.best_chunks(turn_scores.ranked)
+    turns = turn_scores.turns_of(key for key in turn_scores.ranked if key not in chunk_by_key)
     if turns:
-        sql = _CHUNKS_AT_TURNS.format(condition=chunk_filter.condition)
-        params = chunk_filter.params | {"turns": json.dumps(list(turns.values()))}
+        sql = _CHUNKS_AT_TURNS.format(condition=plan.filter.condition)
+        params = plan.filter.params | {"turns": json.dumps(list(turns.values()))}
         chunk_by_turn = {(session, turn): chunk for session, turn, chunk in db.tuples(sql, params)}
-    chunks = (chunk or chunk_by_turn.get(turns.get(key)) for key, chunk in best_chunks.items())
-    return [chunk for chunk in chunks if chunk is not None][:count]
+        chunk_by_key |= {key: chunk_by_turn[turn] for key, turn in turns.items() if turn in chunk_by_turn}
+    return [chunk_by_key[key] for key in turn_scores.ranked if key in chunk_by_key][: plan.pool_size]
+
+
+def _is_weak(keywords: KeywordMatches, calibration: Calibration, candidates: list[Candidate[R]]) -> bool:
+    """Return True if there are hits, and none of them is close to the query. Cosines often tell, and cost nothing."""
+    if not is_weak(calibration.strength(Closeness(0.0, one.cosine)) for one in candidates):
+        return False
+    return is_weak(calibration.strength(_closeness(keywords, one)) for one in candidates)
 
 
 def _closeness(keywords: KeywordMatches, candidate: Candidate[R]) -> Closeness:
@@ -460,16 +513,3 @@ def _closeness(keywords: KeywordMatches, candidate: Candidate[R]) -> Closeness:
     if candidate.row.skill_id is None or not candidate.is_keyword_match:
         return closeness
     return replace(closeness, coverage=max(closeness.coverage, keywords.indexed_coverage(candidate.row.id)))
-
-
-def _describe_left_out(run: _Run[R]) -> str | None:
-    """Return a note about words of a long query and chunks with a frequent word that were not looked at."""
-    if run.plan.mode == "vector":
-        return None
-    if note := describe_dropped_words(run.query):
-        return note
-    found = run.keywords.occurrences
-    # With several words, the chunks with the most and rarest of them are ranked. With one, all are alike.
-    if len(found) == 1 and found[0][0].frequency > MAX_SCORED_CHUNKS:
-        return f"of {found[0][0].frequency:,} matches the newest {MAX_SCORED_CHUNKS:,} were ranked"
-    return None

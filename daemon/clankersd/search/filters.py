@@ -16,6 +16,11 @@ from clankersd.projects import PROJECT_NUMBERS, find_project_id
 NO_PROJECT = ""
 """Project id of criteria that name a folder without a project: nothing meets them."""
 
+MATCHING_CHUNKS = """
+    SELECT chunks.id FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
+"""
+"""SQL for those of the chunks in `near`, a JSON array of ids, that pass a filter's condition."""
+
 _FIELD_COLUMNS = {
     "source": "chunks.source",
     "role": "chunks.role",
@@ -117,7 +122,7 @@ class ChunkFilter:
         """A query for the ids of all matching chunks."""
         return self.id_query or f"SELECT chunks.id FROM chunks WHERE {self.condition}"
 
-    def includes_source(self, source: Source) -> bool:
+    def includes_source(self, source: str) -> bool:
         """Return whether chunks of this source can match."""
         return any(test.sources is None or source in test.sources for test in self.label_tests)
 

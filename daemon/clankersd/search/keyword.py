@@ -8,7 +8,6 @@ import json
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,12 +16,13 @@ import apsw
 from msgspec.json import decode as decode_json
 
 from clankersd.db import Db, Store
-from clankersd.db.engine import OFFSET_BITS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
+from clankersd.projects import PROJECT_NUMBERS
+from clankersd.search.chunk_table import ChunkColumns, ChunkTable
 from clankersd.search.closeness import word_weight
-from clankersd.search.filters import ChunkFilter
-from clankersd.search.term_index import Occurrences, Spelling, TermIndex
+from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
+from clankersd.search.term_index import Postings, Spelling, TermIndex
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS, OTHER_SPELLINGS
 
 MAX_TERMS = 16
@@ -31,6 +31,9 @@ MAX_LISTED_SCOPE = 300_000
 
 MAX_SCORED_CHUNKS = 4_000
 """Chunks whose place in a conversation is looked up: those with the most and rarest terms."""
+
+RARITY_STEPS = 64
+"""Precision of the sum of inverse document frequencies that chooses them."""
 
 CHUNKS_PER_SLICE = 1_000
 SLICE_SECONDS = 0.003
@@ -44,26 +47,34 @@ _PLACES = """
         json_group_array(coalesce(chunks.turn, -1)), json_group_array(chunks.tokens)
     FROM json_each(:ids) CROSS JOIN chunks {index} ON chunks.id = json_each.value WHERE {condition}
 """
+_MEMORY_CHUNKS = "SELECT chunks.id FROM chunks INDEXED BY idx_chunks_memory WHERE chunks.memory_id IS NOT NULL"
 
 
 @dataclass
 class Places:
     """Places of chunks in conversations, as columns in the order of the chunks: thousands of rows would take longer.
 
-    A chunk outside a conversation has an empty session or the turn -1.
+    Sessions are numbered from 1 on: `session_numbers` and `session_ids` translate. A chunk outside a conversation has
+    the session 0 or the turn -1. The columns are arrays of numpy if they come from memory, else lists.
     """
 
-    chunks: list[int] = field(default_factory=list)
-    sessions: list[str] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    chunks: Any = field(default_factory=list)
+    sessions: Any = field(default_factory=list)
+    turns: Any = field(default_factory=list)
+    tokens: Any = field(default_factory=list)
+    session_numbers: dict[str, int] = field(default_factory=dict)
+    session_ids: list[str] = field(default_factory=lambda: [""])
 
-    def add(self, columns: tuple[str, str, str, str]) -> None:
-        """Add columns that are JSON arrays."""
-        self.chunks += decode_json(columns[0], type=list[int])
-        self.sessions += decode_json(columns[1], type=list[str])
-        self.turns += decode_json(columns[2], type=list[int])
-        self.tokens += decode_json(columns[3], type=list[int])
+    def add(self, chunks: list[int], sessions: list[str], turns: list[int], tokens: list[int]) -> None:
+        """Add columns of the database; an empty session is none."""
+        for session in sessions:
+            if session and session not in self.session_numbers:
+                self.session_numbers[session] = len(self.session_ids)
+                self.session_ids.append(session)
+        self.chunks += chunks
+        self.sessions += [self.session_numbers.get(session, 0) for session in sessions]
+        self.turns += turns
+        self.tokens += tokens
 
 
 @dataclass(frozen=True)
@@ -85,14 +96,31 @@ class Term:
         return rarity * (GENERIC_WEIGHT if self.word in GENERIC_WORDS else 1.0)
 
 
+@dataclass(frozen=True)
+class TermMatches:
+    """A term with its postings, and the chunks of the scope among them: their positions, or None if all are."""
+
+    term: Term
+    postings: Postings
+    positions: Any = None
+
+    @property
+    def chunks(self) -> Any:
+        if self.positions is None:
+            return self.postings.chunks
+        if numpy_if_available() is None:
+            return [self.postings.chunks[position] for position in self.positions]
+        return self.postings.chunks[self.positions]
+
+
 @dataclass
 class KeywordMatches:
-    """Occurrences by term, in the order of the query, and the places of the chunks with the best ones.
+    """Matches by term, in the order of the query, and the places of the best chunks with any of them.
 
     `weights` has every stem of the query, known or not; `note` states what was left out.
     """
 
-    occurrences: list[tuple[Term, Occurrences]] = field(default_factory=list)
+    terms: list[TermMatches] = field(default_factory=list)
     places: Places = field(default_factory=Places)
     stems: set[str] = field(default_factory=set)
     weights: dict[str, float] = field(default_factory=dict)
@@ -100,65 +128,102 @@ class KeywordMatches:
 
     @property
     def size(self) -> int:
-        """Number of occurrences of all terms."""
-        return sum(len(occurrences) for _, occurrences in self.occurrences)
+        """Number of chunks in which the terms occur, a chunk with several of them counted several times."""
+        return sum(len(one.postings.chunks if one.positions is None else one.positions) for one in self.terms)
 
     def indexed_coverage(self, chunk: int) -> float:
         """Return the weighted share of the query's words by which the index finds a chunk, be it in the header."""
-        numpy = numpy_if_available()
-        first, last = chunk << OFFSET_BITS, (chunk + 1) << OFFSET_BITS
         found = 0.0
-        for term, occurrences in self.occurrences:
-            if numpy is None:
-                is_found = any(first <= one < last for one in occurrences)
-            else:
-                array = numpy.asarray(occurrences)
-                is_found = bool(((array >= first) & (array < last)).any())
-            if is_found:
-                found += max(self.weights.get(one.stem, 0.0) for one in term.spellings)
+        for one in self.terms:
+            if one.postings.find([chunk]):
+                found += max(self.weights.get(spelling.stem, 0.0) for spelling in one.term.spellings)
         total = sum(self.weights.values())
         return min(1.0, found / total) if total else 0.0
+
+    def chunks_with_all_terms(self, chunks: list[int]) -> list[int]:
+        """Return those of the chunks that can have the query word for word.
+
+        Its first and last word may be parts of words in the text; all others occur as they are.
+        """
+        for one in self.terms[1:-1]:
+            chunks = one.postings.find(chunks)
+        return chunks
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Chunks that pass a filter: their ids, or None for the whole index, which is not listed."""
+    """Chunks that pass a filter.
 
-    ids: Sequence[int] | None
+    `size` is their number, None for the whole index, which is not listed. `ids` are listed without numpy; with it,
+    `mask` is an array that is True at each id. `table` are the columns of the chunks if they are in memory.
+    """
+
     last: int
+    size: int | None = None
+    ids: frozenset[int] | None = None
     mask: Any = None
-    """Array that is True at the position of each id; None without numpy, or if the ids are not listed."""
+    table: ChunkTable | None = None
 
     @staticmethod
-    def find(db: Db, chunk_filter: ChunkFilter) -> "Scope":
+    def find(db: Db, chunk_filter: ChunkFilter, table: ChunkTable) -> "Scope":
+        numpy = numpy_if_available()
+        is_narrow = chunk_filter.is_narrow
+        loaded = table if table.catch_up(db) and table.columns is not None else None
         last = db.value("SELECT max(id) FROM chunks") or 0
-        is_restricted = chunk_filter.is_narrow or any(
-            test.project is not None or test.sources is not None for test in chunk_filter.label_tests
-        )
-        if is_restricted:
-            sql = f"SELECT json_group_array(id) FROM ({chunk_filter.ids} LIMIT {MAX_LISTED_SCOPE + 1})"
+        if not is_narrow and all(test.project is None and test.sources is None for test in chunk_filter.label_tests):
+            return Scope(last, table=loaded)
+        mask, ids_query = None, chunk_filter.ids
+        if loaded is not None and not is_narrow:
+            mask = _mask(db, chunk_filter, loaded, last)
+            # Only the database knows who may see a memory.
+            has_memories = chunk_filter.includes_source("memories")
+            ids_query = f"{_MEMORY_CHUNKS} AND {chunk_filter.condition}" if has_memories else ""
+        ids: list[int] = []
+        if ids_query:
+            sql = f"SELECT json_group_array(id) FROM ({ids_query} LIMIT {MAX_LISTED_SCOPE + 1})"
             ids = decode_json(db.value(sql, chunk_filter.params), type=list[int])
-            if len(ids) <= MAX_LISTED_SCOPE:
-                numpy = numpy_if_available()
-                mask = None
-                if numpy is not None:
-                    mask = numpy.zeros(last + 1, numpy.bool_)
-                    mask[numpy.array(ids, numpy.int64)] = True
-                return Scope(ids, last, mask)
-        return Scope(None, last)
+            if len(ids) > MAX_LISTED_SCOPE:
+                return Scope(last)
+        if numpy is None:
+            return Scope(last, len(ids), frozenset(ids))
+        if mask is None:
+            mask = numpy.zeros(last + 1, numpy.bool_)
+        mask[numpy.array(ids, numpy.int64)] = True
+        return Scope(last, int(numpy.count_nonzero(mask)), mask=mask, table=loaded)
 
-    def select(self, occurrences: Occurrences) -> tuple[Occurrences, int]:
-        """Return the occurrences in chunks of the scope, and the number of these chunks."""
+    def select(self, term: Term, postings: Postings) -> TermMatches:
+        """Return the matches of a term in the scope; its frequency is counted there."""
+        if self.size is None:
+            return TermMatches(term, postings)
         numpy = numpy_if_available()
         if numpy is None:
-            if self.ids is not None:
-                within = set(self.ids)
-                occurrences = [one for one in occurrences if one >> OFFSET_BITS in within]
-            return occurrences, len({one >> OFFSET_BITS for one in occurrences})
-        found: Any = occurrences
-        if self.mask is not None:
-            found = found[self.mask[found >> OFFSET_BITS]]
-        return found, len(distinct_chunks(found))
+            ids = self.ids or frozenset()
+            positions: Any = [position for position, chunk in enumerate(postings.chunks) if chunk in ids]
+        else:
+            positions = numpy.flatnonzero(self.mask[postings.chunks])
+        return TermMatches(replace(term, frequency=len(positions), chunk_count=self.size), postings, positions)
+
+
+def _mask(db: Db, chunk_filter: ChunkFilter, table: ChunkTable, last: int) -> Any:
+    """Return an array that is True at the id of every chunk, other than of memories, that passes the label tests."""
+    import numpy as np
+
+    columns = table.columns
+    assert columns is not None
+    mask = np.zeros(last + 1, np.bool_)
+    for test in chunk_filter.label_tests:
+        sources = test.sources
+        labels = table.fitting_labels(
+            chunk_filter.params["chunking"],
+            lambda source, sources=sources: source != "memories" and (sources is None or source in sources),  # type: ignore[misc]
+        )
+        if test.project is None:
+            mask |= labels[columns.labels[: last + 1]]
+            continue
+        for (number,) in db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project):
+            chunks = np.flatnonzero(columns.projects[: last + 1] == number)
+            mask[chunks[labels[columns.labels[chunks]]]] = True
+    return mask
 
 
 async def search_keywords(
@@ -194,8 +259,8 @@ class _Lookup:
         self._filter = chunk_filter
         self._scope: Scope | None = None
         self._terms: deque[tuple[int, Term]] | None = None
-        self._found: dict[int, tuple[Term, Occurrences]] = {}
-        self._chunks: deque[list[int]] | None = None
+        self._found: dict[int, TermMatches] = {}
+        self._chunks: deque[Any] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -206,7 +271,7 @@ class _Lookup:
         end = time.monotonic() + SLICE_SECONDS
         while not self.is_done and time.monotonic() < end:
             if self._scope is None:
-                self._scope = Scope.find(db, self._filter)
+                self._scope = Scope.find(db, self._filter, self._index.chunks)
             elif self._terms is None:
                 self._terms = self._known_terms(db)
             elif self._terms:
@@ -215,7 +280,7 @@ class _Lookup:
             elif self._chunks is None:
                 self._chunks = self._best_chunks()
             else:
-                self.matches.places.add(self._fetch_places(db, self._chunks[0]))
+                self._add_places(db, self._chunks[0])
                 self._chunks.popleft()
 
     def _known_terms(self, db: Db) -> deque[tuple[int, Term]]:
@@ -250,74 +315,90 @@ class _Lookup:
         scope = self._scope
         assert scope is not None
         by_spelling = [self._index.occurrences.read(db, one, term.frequency, scope.last) for one in term.spellings]
-        complete = [occurrences for occurrences in by_spelling if occurrences is not None]
+        complete = [postings for postings in by_spelling if postings is not None]
         if len(complete) < len(by_spelling):
             return False
-        occurrences, frequency = scope.select(_merge(complete))
-        if scope.ids is not None:
-            term = replace(term, frequency=frequency, chunk_count=len(scope.ids))
-        if len(occurrences):
-            self._found[position] = term, occurrences
+        found = scope.select(term, Postings.merge(complete))
+        if found.term.frequency:
+            self._found[position] = found
         return True
 
-    def _best_chunks(self) -> deque[list[int]]:
-        """Choose the chunks to be scored, in slices; the occurrences of the others are dropped."""
-        self.matches.occurrences = [self._found[position] for position in sorted(self._found)]
-        assert self._scope is not None
-        chunks = _rarest_matches(self.matches.occurrences, self._scope.last)
-        chunks.sort()
+    def _best_chunks(self) -> deque[Any]:
+        """Choose the chunks to be scored, in slices if their places are not in memory."""
+        self.matches.terms = [self._found[position] for position in sorted(self._found)]
+        scope = self._scope
+        assert scope is not None
+        chunks, count = _rarest_matches(self.matches.terms, scope.last)
+        if count > len(chunks):
+            self._add_note(f"of {count:,} chunks with a word of the query the best {len(chunks):,} were ranked")
+        if scope.table is not None:
+            return deque([chunks])
         return deque(chunks[start : start + CHUNKS_PER_SLICE] for start in range(0, len(chunks), CHUNKS_PER_SLICE))
 
-    def _fetch_places(self, db: Db, chunks: list[int]) -> tuple[str, str, str, str]:
-        is_listed = self._scope is not None and self._scope.ids is not None
+    def _add_places(self, db: Db, chunks: Any) -> None:
+        scope = self._scope
+        assert scope is not None
+        is_listed = scope.size is not None
+        if scope.table is not None and scope.table.columns is not None:
+            columns = scope.table.columns
+            if not is_listed:
+                chunks = self._visible(db, chunks, scope.table, columns)
+            self.matches.places = Places(
+                chunks,
+                columns.sessions[chunks],
+                columns.turns[chunks],
+                columns.tokens[chunks],
+                scope.table.sessions.by_text,
+                scope.table.sessions.texts,
+            )
+            return
         condition = "true" if is_listed else self._filter.condition
         index = "" if self._filter.is_narrow and not is_listed else "INDEXED BY idx_chunks_place"
-        params = {"ids": json.dumps(chunks)} | ({} if is_listed else self._filter.params)
-        [columns] = db.tuples(_PLACES.format(index=index, condition=condition), params)
-        return columns
+        params = {"ids": json.dumps(list(map(int, chunks)))} | ({} if is_listed else self._filter.params)
+        [found] = db.tuples(_PLACES.format(index=index, condition=condition), params)
+        self.matches.places.add(*map(decode_json, found))
+
+    def _visible(self, db: Db, chunks: Any, table: ChunkTable, columns: ChunkColumns) -> Any:
+        """Return those of the chunks that pass the filter. Only the database knows who may see a memory."""
+        import numpy as np
+
+        chunking = self._filter.params["chunking"]
+        labels = table.fitting_labels(chunking, self._filter.includes_source)
+        chunks = chunks[labels[columns.labels[chunks]]]
+        is_memory = table.fitting_labels(chunking, "memories".__eq__)[columns.labels[chunks]]
+        if is_memory.any():
+            params = self._filter.params | {"near": json.dumps(chunks[is_memory].tolist())}
+            visible = [row[0] for row in db.tuples(MATCHING_CHUNKS.format(condition=self._filter.condition), params)]
+            chunks = np.sort(np.append(chunks[~is_memory], np.array(visible, np.int64)))
+        return chunks
 
     def _add_note(self, note: str) -> None:
         self.matches.note = f"{self.matches.note}; {note}" if self.matches.note else note
 
 
-def distinct_chunks(occurrences: Any) -> Any:
-    """Return the chunks of occurrences that are in order, each once, as an array of numpy."""
-    import numpy as np
-
-    chunks = occurrences >> OFFSET_BITS
-    is_first = np.ones(len(chunks), np.bool_)
-    np.not_equal(chunks[1:], chunks[:-1], out=is_first[1:])
-    return chunks[is_first]
-
-
-def _merge(by_spelling: list[Occurrences]) -> Occurrences:
-    """Return the occurrences of all spellings in order."""
-    if len(by_spelling) == 1:
-        return by_spelling[0]
-    numpy = numpy_if_available()
-    if numpy is None:
-        return sorted(one for occurrences in by_spelling for one in occurrences)
-    merged: Any = numpy.sort(numpy.concatenate(by_spelling))
-    return merged  # type: ignore[no-any-return]
-
-
-def _rarest_matches(found: list[tuple[Term, Occurrences]], last: int) -> list[int]:
-    """Return the MAX_SCORED_CHUNKS chunks whose terms are the most and the rarest."""
+def _rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
+    """Return in order the MAX_SCORED_CHUNKS chunks whose terms are the most and the rarest, and how many have any."""
     numpy = numpy_if_available()
     if numpy is None:
         totals: Counter[int] = Counter()
-        for term, occurrences in found:
-            totals.update(dict.fromkeys({one >> OFFSET_BITS for one in occurrences}, term.idf))
-        return [chunk for chunk, _ in totals.most_common(MAX_SCORED_CHUNKS)]
-    rarity = numpy.zeros(last + 1)
-    for term, occurrences in found:
-        rarity[distinct_chunks(occurrences)] += term.idf
+        for one in terms:
+            totals.update(dict.fromkeys(one.chunks, one.term.idf))
+        return sorted(chunk for chunk, _ in totals.most_common(MAX_SCORED_CHUNKS)), len(totals)
+    rarity = numpy.zeros(last + 1, numpy.int32)
+    for one in terms:
+        rarity[one.chunks] += max(1, round(one.term.idf * RARITY_STEPS))
     chunks = numpy.flatnonzero(rarity)
-    if len(chunks) > MAX_SCORED_CHUNKS:
+    count = len(chunks)
+    if count > MAX_SCORED_CHUNKS:
+        rarity = rarity[chunks]
+        as_rare = numpy.cumsum(numpy.bincount(rarity)[::-1])[::-1]  # number of chunks that are at least so rare
+        least = int(numpy.searchsorted(-as_rare, -MAX_SCORED_CHUNKS, side="right")) - 1
+        is_chosen = rarity > least
         # Of equally good chunks, the newest.
-        chunks = chunks[::-1][numpy.argsort(-rarity[chunks[::-1]], kind="stable")[:MAX_SCORED_CHUNKS]]
-    result: list[int] = chunks.tolist()
-    return result
+        newest = numpy.flatnonzero(rarity == least)[numpy.count_nonzero(is_chosen) - MAX_SCORED_CHUNKS :]
+        is_chosen[newest] = True
+        chunks = chunks[is_chosen]
+    return chunks, count
 
 
 def stems_by_word(db: Db, text: str, max_words: int) -> dict[str, str]:

@@ -61,7 +61,7 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
             continue
         compared = _Compared.of(candidate)
         sketch = sorted(map(hash, compared.words))[:SKETCH_SIZE]
-        others = (one for key in sketch for one in by_hash.get(key, ()))
+        others = {id(one): one for key in sketch for one in by_hash.get(key, ())}.values()
         similar = next((one for one in others if _is_near_duplicate(one, compared)), None)
         if similar is not None:
             similar.candidate.duplicates += 1 + candidate.duplicates
@@ -73,6 +73,9 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
 
 
 def _is_near_duplicate(one: _Compared[R], other: _Compared[R]) -> bool:
+    fewer, more = sorted((len(one.words), len(other.words)))
+    if fewer < MIN_SHARED_WORDS * more:
+        return False
     first, second = one.candidate.row, other.candidate.row
     if (first.source, first.role, first.tool_id is None) != (second.source, second.role, second.tool_id is None):
         return False

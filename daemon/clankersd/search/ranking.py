@@ -4,7 +4,8 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from heapq import nsmallest
+from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.index.tokenize import WORD
@@ -26,16 +27,13 @@ SHORT_TOKENS, LONG_TOKENS = 50, 150
 MIN_PHRASE_WORDS, MAX_PHRASE_CHARACTERS = 3, 1_000
 """Queries that are looked for as they are written, such as an error message."""
 
-MIN_PHRASE_KEYWORD_SCORE = 0.5
-"""Keyword score below which a text cannot have all words of the query next to each other."""
-
 PHRASE_WEIGHT = 0.5
 """Weight of having the whole query word for word, beside a weight of 1 for the rest of the score."""
 
 _DAY_MS = 86_400_000
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Candidate(Generic[AnyRow]):
     """A chunk that was found, with its score and the parts the score is made of."""
 
@@ -75,7 +73,7 @@ def fusion_weight(
     The most similar texts decide. One outside a conversation says all that there is in its own words, so that its
     vector is trusted as if keyword search agreed.
     """
-    nearest = sorted(similarities, key=lambda chunk: (-similarities[chunk], chunk))[:AGREEMENT_DEPTH]
+    nearest = nsmallest(AGREEMENT_DEPTH, similarities, key=lambda chunk: (-similarities[chunk], chunk))
     best = max(keyword_scores.values(), default=0.0)
     if not nearest or not best:
         return high
@@ -101,28 +99,22 @@ def rank(
     best = best or max(keyword_scores.values(), default=0.0) or 1.0
     known = [similarities[chunk] for chunk in scaling if chunk in similarities] or list(similarities.values())
     low, high = min(known, default=0.0), max(known, default=1.0)
-    vector_scores = {
-        chunk: min(1.0, max(0.0, (similarity - low) / (high - low))) if high > low else 1.0
-        for chunk, similarity in similarities.items()
-    }
-    by_message: dict[str | int, list[int]] = {}
-    for chunk, row in rows.items():
-        by_message.setdefault(row.message_id or chunk, []).append(chunk)
+    scale = 1 / (high - low) if high > low else 0.0
     keyword_weight = (1 - vector_weight) / best
+    by_message: dict[tuple[str, int] | int, tuple[float, float, float, AnyRow]] = {}
+    for chunk, row in rows.items():
+        keyword, similarity, vector = keyword_scores.get(chunk, 0.0), similarities.get(chunk), 0.0
+        if similarity is not None:
+            vector = min(1.0, max(0.0, (similarity - low) * scale)) if scale else 1.0
+        score = keyword_weight * keyword + vector_weight * vector
+        message = chunk if row.session_id is None or row.turn is None else (row.session_id, row.turn)
+        if other := by_message.get(message):
+            keyword, vector = max(keyword, other[0]), max(vector, other[1])
+            if score < other[2] or (score == other[2] and chunk > other[3].id):
+                score, row = other[2:]
+        by_message[message] = keyword, vector, score, row
     candidates = []
-    for chunks in by_message.values():
-        chunk, keyword, vector = chunks[0], keyword_scores.get(chunks[0], 0.0), vector_scores.get(chunks[0], 0.0)
-        if len(chunks) > 1:
-            keyword = max(keyword_scores.get(one, 0.0) for one in chunks)
-            vector = max(vector_scores.get(one, 0.0) for one in chunks)
-            chunk = max(
-                chunks,
-                key=lambda one: (
-                    keyword_weight * keyword_scores.get(one, 0.0) + vector_weight * vector_scores.get(one, 0.0),
-                    -one,
-                ),
-            )
-        row = rows[chunk]
+    for keyword, vector, _, row in by_message.values():
         components = {"keyword": min(1.0, keyword / best)}
         score = keyword_weight * keyword
         if vector_weight:
@@ -146,8 +138,10 @@ def rank(
 def assistant_factor(row: RankingRow) -> float:
     """Return the factor on the score of an assistant's text: the longer it is, the more of it matches by chance."""
     tokens = row.tokens if row.position == 0 else max(row.tokens, LONG_TOKENS)
-    share = math.log(max(tokens, 1) / SHORT_TOKENS) / math.log(LONG_TOKENS / SHORT_TOKENS)
-    return 1 - (1 - ASSISTANT_FACTOR) * min(1.0, max(0.0, share))
+    if tokens <= SHORT_TOKENS or tokens >= LONG_TOKENS:
+        return 1.0 if tokens <= SHORT_TOKENS else ASSISTANT_FACTOR
+    share = math.log(tokens / SHORT_TOKENS) / math.log(LONG_TOKENS / SHORT_TOKENS)
+    return 1 - (1 - ASSISTANT_FACTOR) * share
 
 
 def named_speakers(query: str, roles: set[str]) -> set[str]:
@@ -171,17 +165,17 @@ def phrase_of(query: str) -> str | None:
     return phrase if len(words) >= MIN_PHRASE_WORDS and len(phrase) <= MAX_PHRASE_CHARACTERS else None
 
 
-def raise_phrases(phrase: str, likely: list[Candidate[R]], candidates: list[Candidate[Any]]) -> None:
-    """Raise the scores of the likely candidates that contain the phrase. Case and spacing may differ.
+def raise_phrases(phrase: str, texts: Mapping[int, str], candidates: list[Candidate[AnyRow]]) -> None:
+    """Raise the scores of the candidates whose texts, given by chunk, contain the phrase. Case and spacing may differ.
 
     The scores of all candidates are scaled down then, so that none is above 1.
     """
-    exact = [one for one in likely if phrase in " ".join(one.row.text.lower().split())]
-    for candidate in exact:
-        candidate.components["phrase"] = 1.0
-        candidate.score += PHRASE_WEIGHT
+    exact = {chunk for chunk, text in texts.items() if phrase in " ".join(text.lower().split())}
     if exact:
         for candidate in candidates:
+            if candidate.row.id in exact:
+                candidate.components["phrase"] = 1.0
+                candidate.score += PHRASE_WEIGHT
             candidate.score /= 1 + PHRASE_WEIGHT
 
 

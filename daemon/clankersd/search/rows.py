@@ -24,17 +24,18 @@ class RankingRow:
     position: int
     tokens: int
     role: str | None
-    message_id: str | None
-    memory_id: str | None
+    source: str
 
 
 @dataclass(slots=True)
 class ChunkRow(RankingRow):
     """Columns of `chunks` that results need as well."""
 
-    chunk_id: str
     source: Source
+    chunk_id: str
     text: str
+    message_id: str | None
+    memory_id: str | None
     tool_id: str | None
     skill_id: str | None
     document_chunk_id: str | None

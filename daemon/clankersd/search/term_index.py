@@ -6,15 +6,17 @@ were added since. Deleted chunks stay in the cache until it is dropped; a search
 each chunk up.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from itertools import accumulate
 from threading import Lock
 from typing import Any
 
 from clankersd.db import Db
-from clankersd.db.engine import OCCURRENCES_PER_CHUNK
+from clankersd.db.engine import OCCURRENCES_PER_CHUNK, OFFSET_BITS
 from clankersd.embedders.memory_headroom import numpy_if_available
+from clankersd.search.chunk_table import ChunkTable
 
 MAX_LOCATED_FREQUENCY = 20_000
 """Chunks up to which the offsets of a term are read. A more frequent term, which tells little, has the last offset."""
@@ -30,11 +32,84 @@ MAX_CACHED_TERMS = 20_000
 MIN_CACHED_FREQUENCY = 200
 """A rarer term is read each time: that is fast, and the term may have just been stored."""
 
-Occurrences = Sequence[int]
-"""Occurrences of a term in order, each as `chunk * OCCURRENCES_PER_CHUNK + offset`, plus HEADER in the header.
 
-An array of numpy where there is numpy.
-"""
+@dataclass(frozen=True)
+class Postings:
+    """Chunks in which a term occurs, in order, and where it occurs in each.
+
+    The offsets in the chunk at position `n` are `offsets[starts[n] : starts[n + 1]]`; HEADER is added in the header.
+    All three are arrays where there is numpy.
+    """
+
+    chunks: Any
+    starts: Any
+    offsets: Any
+
+    @staticmethod
+    def of(occurrences: Any) -> "Postings":
+        """Split occurrences in the order of their chunks, each `chunk * OCCURRENCES_PER_CHUNK + offset`."""
+        numpy = numpy_if_available()
+        if numpy is None:
+            offsets = [one % OCCURRENCES_PER_CHUNK for one in occurrences]
+            by_chunk = Counter(one >> OFFSET_BITS for one in occurrences)
+            return Postings(list(by_chunk), [0, *accumulate(by_chunk.values())], offsets)
+        encoded = numpy.asarray(occurrences, numpy.int64)
+        chunks = encoded >> OFFSET_BITS
+        is_first = numpy.ones(len(chunks) + 1, numpy.bool_)
+        numpy.not_equal(chunks[1:], chunks[:-1], out=is_first[1:-1])
+        starts = numpy.flatnonzero(is_first).astype(numpy.int32)
+        offsets = (encoded & (OCCURRENCES_PER_CHUNK - 1)).astype(numpy.uint16)
+        return Postings(chunks[starts[:-1]].astype(numpy.int32), starts, offsets)
+
+    @staticmethod
+    def merge(parts: "list[Postings]") -> "Postings":
+        """Join the postings of several terms into those of all of them."""
+        if len(parts) == 1:
+            return parts[0]
+        numpy = numpy_if_available()
+        if numpy is None:
+            return Postings.of(sorted(one for part in parts for one in part.occurrences))
+        return Postings.of(numpy.sort(numpy.concatenate([part.occurrences for part in parts])))
+
+    @property
+    def occurrences(self) -> Any:
+        """The occurrences, encoded as `of` takes them."""
+        numpy = numpy_if_available()
+        if numpy is None:
+            ranges = zip(self.chunks, self.starts, self.starts[1:], strict=False)
+            return [chunk * OCCURRENCES_PER_CHUNK + one for chunk, a, b in ranges for one in self.offsets[a:b]]
+        chunks = numpy.repeat(self.chunks.astype(numpy.int64), numpy.diff(self.starts))
+        return chunks * OCCURRENCES_PER_CHUNK + self.offsets
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.chunks.nbytes + self.starts.nbytes + self.offsets.nbytes)
+
+    def find(self, chunks: list[int]) -> list[int]:
+        """Return those of the chunks in which the term occurs."""
+        numpy = numpy_if_available()
+        if numpy is None:
+            return [chunk for chunk in chunks if chunk in self.chunks]
+        wanted = numpy.array(chunks, numpy.int32)
+        positions = numpy.minimum(numpy.searchsorted(self.chunks, wanted), len(self.chunks) - 1)
+        return wanted[self.chunks[positions] == wanted].tolist()  # type: ignore[no-any-return]
+
+    def until(self, last: int) -> "Postings":
+        """Return the postings of the chunks up to `last`."""
+        end = bisect_right(self.chunks, last)
+        if end == len(self.chunks):
+            return self
+        return Postings(self.chunks[:end], self.starts[: end + 1], self.offsets[: self.starts[end]])
+
+    def followed_by(self, newer: "Postings") -> "Postings":
+        """Return these postings with those of newer chunks, as arrays."""
+        import numpy as np
+
+        if not len(newer.chunks):
+            return self
+        starts = np.concatenate((self.starts[:-1], newer.starts + self.starts[-1]))
+        parts = (self.chunks, newer.chunks), (self.offsets, newer.offsets)
+        return Postings(np.concatenate(parts[0]), starts, np.concatenate(parts[1]))
 
 
 @dataclass(frozen=True)
@@ -47,9 +122,9 @@ class Spelling:
 
 @dataclass(frozen=True)
 class _CachedTerm:
-    """Occurrences of a term in the chunks up to `last`."""
+    """Postings of a term in the chunks up to `last`."""
 
-    occurrences: Any
+    postings: Postings
     last: int
 
 
@@ -81,46 +156,39 @@ class TermOccurrences:
 
     def __init__(self) -> None:
         self._cached: OrderedDict[str, _CachedTerm] = OrderedDict()
-        self._partial: dict[str, _CachedTerm] = {}
+        self._partial: dict[str, tuple[list[int], int]] = {}
         self._bytes = 0
         self._lock = Lock()
 
-    def read(self, db: Db, spelling: Spelling, frequency: int, last: int) -> Occurrences | None:
-        """Return the occurrences of a stem in the chunks up to `last`.
+    def read(self, db: Db, spelling: Spelling, frequency: int, last: int) -> Postings | None:
+        """Return the postings of a stem in the chunks up to `last`.
 
         Of a very frequent term, one call reads a range of chunks: None means that there are more to be read.
         """
-        numpy = numpy_if_available()
         found = self._get(spelling.stem)
         if found is not None and found.last < last:
             found = _with_new_chunks(db, spelling, found, last)
         if found is None and frequency <= MAX_LOCATED_FREQUENCY:
-            read = db.engine.occurrences(db, spelling.stem)
-            found = _CachedTerm(read if numpy is None else numpy.array(read, numpy.int64), last)
+            found = _CachedTerm(Postings.of(db.engine.occurrences(db, spelling.stem)), last)
         elif found is None:
             found = self._read_range(db, spelling, last)
-            if found.last < last:
+            if found is None:
                 return None
-        if numpy is None:
-            return found.occurrences  # type: ignore[no-any-return]
-        if frequency >= MIN_CACHED_FREQUENCY:
+        if frequency >= MIN_CACHED_FREQUENCY and numpy_if_available() is not None:
             self._put(spelling.stem, found)
         # Another search may have read chunks that are newer than this one knows.
-        end = numpy.searchsorted(found.occurrences, (last + 1) * OCCURRENCES_PER_CHUNK)
-        return found.occurrences[:end]  # type: ignore[no-any-return]
+        return found.postings.until(last)
 
-    def _read_range(self, db: Db, spelling: Spelling, last: int) -> _CachedTerm:
-        """Read the next range of chunks of a term without its offsets."""
-        before = self._partial.get(spelling.stem) or _CachedTerm([], 0)
-        end = before.last + CHUNKS_PER_SLICE
-        added = db.engine.chunks_with(db, spelling.word, before.last + 1, end)
-        read = _CachedTerm(before.occurrences + added, min(end, last))
-        if read.last < last:
-            self._partial[spelling.stem] = read
-            return read
+    def _read_range(self, db: Db, spelling: Spelling, last: int) -> _CachedTerm | None:
+        """Read the next range of chunks of a term without its offsets; return None if there are more to be read."""
+        occurrences, read_until = self._partial.get(spelling.stem) or ([], 0)
+        end = read_until + CHUNKS_PER_SLICE
+        occurrences = occurrences + db.engine.chunks_with(db, spelling.word, read_until + 1, end)
+        if end < last:
+            self._partial[spelling.stem] = occurrences, end
+            return None
         self._partial.pop(spelling.stem, None)
-        numpy = numpy_if_available()
-        return read if numpy is None else _CachedTerm(numpy.array(read.occurrences, numpy.int64), last)
+        return _CachedTerm(Postings.of(occurrences), last)
 
     def _get(self, stem: str) -> _CachedTerm | None:
         with self._lock:
@@ -131,28 +199,27 @@ class TermOccurrences:
     def _put(self, stem: str, found: _CachedTerm) -> None:
         with self._lock:
             if replaced := self._cached.pop(stem, None):
-                self._bytes -= replaced.occurrences.nbytes
+                self._bytes -= replaced.postings.nbytes
             self._cached[stem] = found
-            self._bytes += found.occurrences.nbytes
+            self._bytes += found.postings.nbytes
             while self._bytes > MAX_CACHED_BYTES and len(self._cached) > 1:
                 _, dropped = self._cached.popitem(last=False)
-                self._bytes -= dropped.occurrences.nbytes
+                self._bytes -= dropped.postings.nbytes
 
 
 def _with_new_chunks(db: Db, spelling: Spelling, cached: _CachedTerm, last: int) -> _CachedTerm | None:
     """Add the chunks that were stored since; None if they are so many that the term is to be read again."""
-    import numpy as np
-
     added = db.engine.occurrences_after(db, spelling.word, cached.last, MAX_ADDED_CHUNKS + 1)
     if len(added) > MAX_ADDED_CHUNKS:
         return None
-    new = np.array([one for occurrences in added for one in occurrences], np.int64)
-    return _CachedTerm(np.concatenate((cached.occurrences, new)) if len(new) else cached.occurrences, last)
+    newer = Postings.of([one for occurrences in added for one in occurrences])
+    return _CachedTerm(cached.postings.followed_by(newer), last)
 
 
 @dataclass(frozen=True)
 class TermIndex:
-    """The two caches that searches share."""
+    """What searches share in memory."""
 
+    chunks: ChunkTable = field(default_factory=ChunkTable)
     frequencies: TermFrequencies = field(default_factory=TermFrequencies)
     occurrences: TermOccurrences = field(default_factory=TermOccurrences)

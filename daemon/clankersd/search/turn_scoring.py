@@ -6,13 +6,15 @@ docs/retrieval.md.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.search.keyword import KeywordMatches
+from clankersd.search.chunk_table import TURNS_PER_SESSION, ChunkTable
+from clankersd.search.keyword import KeywordMatches, Places, TermMatches
+from clankersd.search.rows import RankingRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +28,6 @@ WEIGHTS_AFTER = (0.5, 0.4, 0.3)
 SIMILARITY_WEIGHTS = (0.3, 0.2)
 """Weight of a neighbour's similarity, one and two turns away."""
 
-SIMILARITY_REACH = len(SIMILARITY_WEIGHTS)
 _NEARNESS = [(step, weight) for distance, weight in enumerate(SIMILARITY_WEIGHTS, 1) for step in (-distance, distance)]
 
 K1, B = 0.4, 0.75
@@ -50,71 +51,99 @@ PROXIMITY_WEIGHT = 0.2
 PROXIMITY_OFFSETS = 4
 """Words between two that make them count half."""
 
-_TURNS_PER_SESSION = 1 << 32
 
-
-@dataclass
+@dataclass(frozen=True)
 class TurnScores:
     """Scores between 0 and 1 by key. A key is a turn of a session, or a chunk without a turn (negative).
 
     `ranked` are the keys with the highest scores, best first. `keys` and `scores` are those of every turn in or near
     which a term occurs, in the order of the keys; `matched_keys` and `chunks` the best chunk of each turn with a match
-    of its own.
+    of its own. All four are arrays where there is numpy.
     """
 
     ranked: list[int]
-    keys: list[int]
-    scores: list[float]
-    matched_keys: list[int] = field(default_factory=list)
-    chunks: list[int] = field(default_factory=list)
-    session_numbers: dict[str, int] = field(default_factory=dict)
+    keys: Any
+    scores: Any
+    matched_keys: Any
+    chunks: Any
+    places: Places
 
-    def score(self, key: int) -> float | None:
-        """Return the score of a key; None if no term occurs near it."""
-        position = bisect_left(self.keys, key)
-        return self.scores[position] if self.keys[position : position + 1] == [key] else None
+    def scores_at(self, keys: Sequence[int]) -> dict[int, float]:
+        """Return the scores of those of the keys near which a term occurs."""
+        return _look_up(self.keys, self.scores, keys)
 
-    def best_chunk(self, key: int) -> int | None:
-        """Return the best chunk of a key; None if no term occurs in it."""
-        position = bisect_left(self.matched_keys, key)
-        return self.chunks[position] if self.matched_keys[position : position + 1] == [key] else None
+    def best_chunks(self, keys: Sequence[int]) -> dict[int, int]:
+        """Return the best chunks of those of the keys in which a term occurs."""
+        return _look_up(self.matched_keys, self.chunks, keys)
 
-    def turns_of(self, keys: list[int]) -> dict[int, tuple[str, int]]:
+    def turns_of(self, keys: Iterable[int]) -> dict[int, tuple[str, int]]:
         """Return the session and turn of each key that has one."""
-        sessions = list(self.session_numbers)
-        return {key: (sessions[key // _TURNS_PER_SESSION - 1], key % _TURNS_PER_SESSION) for key in keys if key >= 0}
+        sessions = self.places.session_ids
+        return {key: (sessions[key // TURNS_PER_SESSION], key % TURNS_PER_SESSION) for key in keys if key >= 0}
 
-    def key_of(self, chunk: int, session: str | None, turn: int | None) -> int | None:
-        """Return the key of a chunk; None if nothing in its session was found."""
-        if session is None or turn is None:
-            return -chunk
-        number = self.session_numbers.get(session)
-        return None if number is None else number * _TURNS_PER_SESSION + turn
+    def scores_of_rows(self, rows: Mapping[int, RankingRow]) -> dict[int, float]:
+        """Return the scores of chunks.
+
+        A score belongs to the message: its best chunk has it, or any of its chunks if that one is not among the rows.
+        """
+        numbers = self.places.session_numbers
+        keys = {}
+        for chunk, row in rows.items():
+            if row.session_id is None or row.turn is None:
+                keys[chunk] = -chunk
+            elif number := numbers.get(row.session_id):
+                keys[chunk] = number * TURNS_PER_SESSION + row.turn
+        distinct = list(set(keys.values()))
+        scores, best_chunks = self.scores_at(distinct), self.best_chunks(distinct)
+        by_chunk = {}
+        for chunk, key in keys.items():
+            best = best_chunks.get(key, chunk)
+            if key in scores and (best == chunk or best not in rows):
+                by_chunk[chunk] = scores[key]
+        return by_chunk
+
+
+def _look_up(keys: Any, values: Any, wanted: Sequence[int]) -> dict[int, Any]:
+    """Return the values at those of the wanted keys that are among the ordered keys."""
+    numpy = numpy_if_available()
+    if numpy is None:
+        found = {key: bisect_left(keys, key) for key in wanted}
+        return {key: values[position] for key, position in found.items() if keys[position : position + 1] == [key]}
+    given = numpy.array(wanted, numpy.int64)
+    positions = numpy.minimum(numpy.searchsorted(keys, given), len(keys) - 1)
+    is_found = keys[positions] == given
+    return dict(zip(given[is_found].tolist(), values[positions[is_found]].tolist(), strict=True))
 
 
 def score_turns(matches: KeywordMatches, count: int) -> TurnScores | None:
     """Score each turn, or chunk without a turn, by BM25, with what its neighbours contribute; rank the best `count`."""
-    if not matches.places.chunks:
+    if not len(matches.places.chunks):
         return None
     if numpy_if_available() is None:
         return score_turns_without_numpy(matches, count)
     import numpy as np
 
-    sessions: dict[str, int] = {}
-    chunks, keys, tokens = _places(matches, sessions)
-    idf = np.array([term.idf for term, _ in matches.occurrences])
-    located = [_locate(occurrences, chunks) for _, occurrences in matches.occurrences]
+    places = matches.places
+    chunks, sessions, turns = (np.asarray(one, np.int64) for one in (places.chunks, places.sessions, places.turns))
+    keys = np.where((sessions > 0) & (turns >= 0), sessions * TURNS_PER_SESSION + turns, -chunks)
+    tokens = np.maximum(np.asarray(places.tokens, np.float64), 1)
+    idf = np.array([one.term.idf for one in matches.terms])
+    located = _locate(matches.terms, chunks)
     counts, in_header, in_opening = _count_terms(located, len(chunks))
     reference = max(MIN_AVERAGE_TOKENS, float(tokens.mean()))
     norm = K1 * (1 - B + B * np.maximum(tokens, reference) / reference)
     in_text = counts * (K1 + 1) / (counts + norm)
     own = np.maximum(in_text, in_header)
     # Of the chunks of a long message, the best one represents it.
-    order = np.lexsort((-chunks, idf @ own, keys))
+    order = best = np.argsort(keys, kind="stable")
     is_last = np.append(keys[order][1:] != keys[order][:-1], True)
-    best = order[is_last]
-    starts = np.append(0, np.flatnonzero(is_last)[:-1] + 1)
-    shared = np.maximum.reduceat((in_text * np.minimum(1.0, FADE_TOKENS / tokens))[:, order], starts, axis=1)
+    shared = in_text * np.minimum(1.0, FADE_TOKENS / tokens)
+    if is_last.all():
+        shared = shared[:, order]
+    else:
+        order = np.lexsort((-chunks, idf @ own, keys))
+        best = order[is_last]
+        shared = np.maximum.reduceat(shared[:, order], np.append(0, np.flatnonzero(is_last)[:-1] + 1), axis=1)
     all_keys, totals = _spread(keys[best], own[:, best], shared, idf)
     totals /= totals.max()
     bonus = OPENING_WEIGHT * (idf @ in_opening[:, best]) / idf.sum()
@@ -125,41 +154,32 @@ def score_turns(matches: KeywordMatches, count: int) -> TurnScores | None:
     ranked = highest[np.lexsort((all_keys[highest], -totals[highest]))]
     return TurnScores(
         all_keys[ranked].tolist(),
-        all_keys.tolist(),
-        totals.tolist(),
-        keys[best].tolist(),
-        chunks[best].tolist(),
-        sessions,
+        all_keys,
+        totals,
+        keys[best],
+        chunks[best],
+        places,
     )
 
 
-def _places(matches: KeywordMatches, sessions: dict[str, int]) -> "tuple[Array, Array, Array]":
-    """Return the chunks in order, with the key and the token count of each; number their sessions."""
+def _locate(terms: list[TermMatches], chunks: "Array") -> "list[tuple[Array, Array]]":
+    """Return for each term the positions of its occurrences' chunks among the chunks, and offsets; leave out others."""
     import numpy as np
 
-    places = matches.places
-    chunks, turns, tokens = (np.array(column, np.int64) for column in (places.chunks, places.turns, places.tokens))
-    numbers = np.array(
-        [
-            sessions.setdefault(session, len(sessions) + 1) if session and turn >= 0 else 0
-            for session, turn in zip(places.sessions, places.turns, strict=True)
-        ],
-        np.int64,
-    )
-    keys = np.where(numbers > 0, numbers * _TURNS_PER_SESSION + turns, -chunks)
-    return chunks, keys, np.maximum(tokens, 1).astype(np.float64)
-
-
-def _locate(occurrences: Any, chunks: "Array") -> "tuple[Array, Array]":
-    """Return the position of each occurrence's chunk among the chunks, and its offset; others are left out."""
-    import numpy as np
-
-    occurrences = np.asarray(occurrences, np.int64)
     columns = np.full(int(chunks[-1]) + 2, -1, np.int32)
     columns[chunks] = np.arange(len(chunks), dtype=np.int32)
-    own = columns[np.minimum(occurrences >> OFFSET_BITS, len(columns) - 1)]
-    is_scored = own >= 0
-    return own[is_scored], occurrences[is_scored] & (OCCURRENCES_PER_CHUNK - 1)
+    located = []
+    for one in terms:
+        own = columns[np.minimum(one.chunks, len(columns) - 1)]
+        is_scored = np.flatnonzero(own >= 0)
+        own = own[is_scored]
+        positions = is_scored if one.positions is None else one.positions[is_scored]
+        starts = one.postings.starts[positions]
+        counts = one.postings.starts[positions + 1] - starts
+        ends = np.cumsum(counts)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+        located.append((np.repeat(own, counts), one.postings.offsets[places].astype(np.int64)))
+    return located
 
 
 def _count_terms(located: "list[tuple[Array, Array]]", size: int) -> "tuple[Array, Array, Array]":
@@ -183,7 +203,7 @@ def _spread(keys: "Array", own: "Array", shared: "Array", idf: "Array") -> "tupl
     first = int(np.searchsorted(keys, 0))  # keys without a turn are negative and come first
     turns, reach = keys[first:], len(WEIGHTS_BEFORE)
     # The keys within reach of a turn are a range that begins after the previous turn's range, or at the first turn.
-    begins = turns - np.minimum(turns % _TURNS_PER_SESSION, reach)
+    begins = turns - np.minimum(turns % TURNS_PER_SESSION, reach)
     begins[1:] = np.maximum(begins[1:], turns[:-1] + reach + 1)
     lengths = turns + reach + 1 - begins
     ends = np.cumsum(lengths)
@@ -193,7 +213,7 @@ def _spread(keys: "Array", own: "Array", shared: "Array", idf: "Array") -> "tupl
     scores[rows] = own[:, first:].T
     shared = np.ascontiguousarray(shared[:, first:].T)
     for distance, (before, after) in enumerate(zip(WEIGHTS_BEFORE, WEIGHTS_AFTER, strict=True), 1):
-        later, is_late = rows + distance, turns % _TURNS_PER_SESSION >= distance
+        later, is_late = rows + distance, turns % TURNS_PER_SESSION >= distance
         scores[later] = np.maximum(scores[later], shared * before)
         earlier = rows[is_late] - distance
         scores[earlier] = np.maximum(scores[earlier], shared[is_late] * after)
@@ -226,24 +246,21 @@ def _proximity(located: "list[tuple[Array, Array]]", size: int, idf: "Array") ->
 
 def score_turns_without_numpy(matches: KeywordMatches, count: int) -> TurnScores:
     """Compute the same scores in plain Python, several times slower: keyword search does not depend on numpy."""
-    sessions: dict[str, int] = {}
     keys: dict[int, int] = {}
     tokens: dict[int, int] = {}
     given = matches.places
     for chunk, session, turn, length in zip(given.chunks, given.sessions, given.turns, given.tokens, strict=True):
         tokens[chunk] = max(length, 1)
-        keys[chunk] = -chunk
-        if session and turn >= 0:
-            keys[chunk] = sessions.setdefault(session, len(sessions) + 1) * _TURNS_PER_SESSION + turn
+        keys[chunk] = session * TURNS_PER_SESSION + turn if session and turn >= 0 else -chunk
     reference = max(MIN_AVERAGE_TOKENS, sum(tokens.values()) / len(tokens))
-    idf = [term.idf for term, _ in matches.occurrences]
+    idf = [one.term.idf for one in matches.terms]
     own: dict[int, list[float]] = {chunk: [0.0] * len(idf) for chunk in keys}
     in_text: dict[int, list[float]] = {chunk: [0.0] * len(idf) for chunk in keys}
     offsets: dict[int, list[list[int]]] = {chunk: [[] for _ in idf] for chunk in keys}
-    for number, (_, occurrences) in enumerate(matches.occurrences):
-        for one in occurrences:
-            if one >> OFFSET_BITS in keys:
-                offsets[one >> OFFSET_BITS][number].append(int(one) % OCCURRENCES_PER_CHUNK)
+    for number, one in enumerate(matches.terms):
+        for encoded in one.postings.occurrences:
+            if encoded >> OFFSET_BITS in keys:
+                offsets[encoded >> OFFSET_BITS][number].append(encoded % OCCURRENCES_PER_CHUNK)
     for chunk, length in tokens.items():
         norm = K1 * (1 - B + B * max(length, reference) / reference)
         for number, found in enumerate(offsets[chunk]):
@@ -264,7 +281,7 @@ def score_turns_without_numpy(matches: KeywordMatches, count: int) -> TurnScores
         fade = min(1.0, FADE_TOKENS / tokens[chunk])
         for distance, (before, after) in enumerate(zip(WEIGHTS_BEFORE, WEIGHTS_AFTER, strict=True), 1):
             for near, weight in ((key + distance, before), (key - distance, after)):
-                if near % _TURNS_PER_SESSION < _TURNS_PER_SESSION // 2:
+                if near % TURNS_PER_SESSION < TURNS_PER_SESSION // 2:
                     stored = by_term.setdefault(near, [0.0] * len(idf))
                     by_term[near] = [max(a, b * fade * weight) for a, b in zip(stored, in_text[chunk], strict=True)]
     totals = {key: sum(map(float.__mul__, idf, scores)) for key, scores in by_term.items()}
@@ -282,7 +299,7 @@ def score_turns_without_numpy(matches: KeywordMatches, count: int) -> TurnScores
         [totals[key] / highest for key in ordered],
         sorted(best),
         [best[key][1] for key in sorted(best)],
-        sessions,
+        given,
     )
 
 
@@ -302,52 +319,34 @@ def _proximity_in_chunk(offsets: list[list[int]], idf: list[float]) -> float:
     return proximity / total if total else 0.0
 
 
-TurnChunks = dict[tuple[str, int], tuple[int, int]]
-"""A chunk and its token count, by session and turn."""
-
-
-def conversation_windows(turns: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """Return the ranges of turns that are within SIMILARITY_REACH of one of these: session, first and last turn."""
-    by_session: dict[str, list[int]] = {}
-    for session, turn in turns:
-        by_session.setdefault(session, []).append(turn)
-    windows: list[tuple[str, int, int]] = []
-    for session, own in by_session.items():
-        own.sort()
-        first = last = own[0]
-        for turn in own:
-            if turn > last + 2 * SIMILARITY_REACH + 1:
-                windows.append((session, first - SIMILARITY_REACH, last + SIMILARITY_REACH))
-                first = turn
-            last = turn
-        windows.append((session, first - SIMILARITY_REACH, last + SIMILARITY_REACH))
-    return windows
-
-
 def smooth_similarities(
-    chunks: Iterable[int],
-    turns: dict[int, tuple[str, int]],
-    neighbours: TurnChunks,
-    similarities: dict[int, float],
+    table: ChunkTable, chunking: int, chunks: Sequence[int], compare: "Callable[[Array], Array]"
 ) -> tuple[dict[int, float], set[int]]:
-    """Average the similarity of each of the chunks with those of its neighbours, weighted by nearness and shortness.
+    """Average the similarity of each chunk with those of its neighbours, weighted by nearness and shortness.
 
-    Returns the averages, and the chunks that have a neighbour. A chunk without a vector has no average.
+    `compare` returns the similarity of each of the chunks it is given, in order, NaN for one without a vector. A turn
+    is represented by its first chunk. Returns the averages, and the chunks that have a neighbour. A chunk without a
+    vector has no average.
     """
-    smoothed = {}
-    in_conversation = set()
-    for chunk in chunks:
-        total, weights = similarities.get(chunk), 1.0
-        if chunk in turns:
-            session, turn = turns[chunk]
-            for step, nearness in _NEARNESS:
-                if neighbour := neighbours.get((session, turn + step)):
-                    in_conversation.add(chunk)
-                    similarity = similarities.get(neighbour[0])
-                    if total is not None and similarity is not None:
-                        weight = nearness if neighbour[1] <= FADE_TOKENS else nearness * FADE_TOKENS / neighbour[1]
-                        total += weight * similarity
-                        weights += weight
-        if total is not None:
-            smoothed[chunk] = total / weights
-    return smoothed, in_conversation
+    import numpy as np
+
+    columns = table.columns
+    if columns is None:
+        return {}, set()
+    own = np.array(chunks, np.int64)
+    known = np.where(own < len(columns.labels), own, 0)  # a newer chunk has no neighbours yet
+    keys = columns.keys(known)
+    steps = np.array([step for step, _ in _NEARNESS])[:, None]
+    turns = columns.turns[known] + steps
+    wanted = np.where((keys >= 0) & (turns >= 0), keys + steps, -1)
+    near = table.chunks_at(wanted.ravel(), chunking).reshape(wanted.shape)
+    everything, places = np.unique(np.concatenate((own[None], near)), return_inverse=True)
+    similarities = compare(everything)[places].reshape(len(steps) + 1, -1)
+    of_own, of_near = similarities[0], similarities[1:]
+    nearness = np.array([weight for _, weight in _NEARNESS])[:, None]
+    weights = nearness * np.minimum(1.0, FADE_TOKENS / np.maximum(columns.tokens[near], 1))
+    weights[np.isnan(of_near)] = 0.0
+    smoothed = (of_own + (weights * np.nan_to_num(of_near)).sum(axis=0)) / (1 + weights.sum(axis=0))
+    has_vector = ~np.isnan(of_own)
+    averages = dict(zip(own[has_vector].tolist(), smoothed[has_vector].tolist(), strict=True))
+    return averages, set(own[(near > 0).any(axis=0)].tolist())

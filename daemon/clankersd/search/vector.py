@@ -18,11 +18,12 @@ from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.vectors import LabelSet, Mirror, read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
+from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.closeness import DEFAULT_BASELINE, Calibration
-from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
+from clankersd.search.filters import MATCHING_CHUNKS, NO_MEMORIES, ChunkFilter, Criteria, build_filter
 from clankersd.search.ranking import Candidate
 from clankersd.search.rows import RankingRow
-from clankersd.search.turn_scoring import TurnChunks, conversation_windows, smooth_similarities
+from clankersd.search.turn_scoring import smooth_similarities
 
 PENDING_SECONDS = 0.05
 """Time that a search gives the queue to embed what has just been stored."""
@@ -55,16 +56,6 @@ ScoredChunks = list[tuple[int, float]]
 
 T = TypeVar("T")
 
-_CHUNKS_OF_TURNS = """
-    SELECT chunks.session_id, chunks.turn, chunks.id, chunks.tokens
-    FROM json_each(:windows) CROSS JOIN chunks
-      ON chunks.session_id = json_each.value ->> 0
-      AND chunks.turn BETWEEN json_each.value ->> 1 AND json_each.value ->> 2
-    WHERE chunks.chunking = :chunking ORDER BY chunks.id DESC
-"""
-_MATCHING = """
-    SELECT chunks.id FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
-"""
 _PROJECTS = "SELECT chunks.id, chunks.project FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value"
 _EXISTING = "SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))"
 _LISTED = "SELECT value FROM json_each(:listed)"
@@ -95,8 +86,11 @@ class VectorMatches:
 class VectorSearch:
     """Nearest neighbours of a vector among the chunks of the live index."""
 
-    def __init__(self, store: Store, index: Index, queue: EmbeddingQueue, start_task: Callable[..., Any]) -> None:
+    def __init__(
+        self, store: Store, index: Index, queue: EmbeddingQueue, chunks: ChunkTable, start_task: Callable[..., Any]
+    ) -> None:  # fmt: skip
         self._store = store
+        self._chunks = chunks
         self._index = index
         self._queue = queue
         self._start_task = start_task
@@ -176,29 +170,21 @@ class VectorSearch:
         """
         mirror, live = self._index.mirror, self._index.live
         vector = matches.query.vector
-        if vector is None or mirror is None or not mirror.complete or live is None:
+        is_ready = (
+            mirror is not None and mirror.complete and self._chunks.is_loaded and self._chunks.columns is not None
+        )
+        if vector is None or mirror is None or live is None or not is_ready:
             matches.cosines = dict(matches.nearest)
             return matches.cosines
-        turns = {
-            chunk: (row.session_id, row.turn)
-            for chunk, row in rows.items()
-            if row.turn is not None and row.session_id is not None
-        }
-        params = {"windows": json.dumps(conversation_windows(turns.values())), "chunking": live.chunking.number}
-        near = await self._store.read(lambda db: db.tuples(_CHUNKS_OF_TURNS, params))
-        # The first chunk of a turn represents it.
-        neighbours: TurnChunks = {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in near}
-        compared = [*rows, *(chunk for chunk, _ in neighbours.values())]
         centre = await self._centre(chunk_filter)
-        if centre is None:
-            found, cosines = mirror.compare([vector], compared)
-            raw = cosines[0]
-        else:
-            found, cosines = mirror.compare([vector, centre], compared)
-            raw = from_centre(vector, centre, *cosines)
-        matches.cosines = dict(zip(found.tolist(), cosines[0].tolist(), strict=True))
-        similarities = dict(zip(found.tolist(), raw.tolist(), strict=True))
-        smoothed, matches.in_conversation = smooth_similarities(rows, turns, neighbours, similarities)
+
+        def compare(chunks: Any) -> Any:
+            cosines = mirror.compare([vector] if centre is None else [vector, centre], chunks)
+            found = zip(chunks.tolist(), cosines[0].tolist(), strict=True)
+            matches.cosines = {chunk: cosine for chunk, cosine in found if chunk in rows and cosine == cosine}
+            return cosines[0] if centre is None else from_centre(vector, centre, *cosines)
+
+        smoothed, matches.in_conversation = smooth_similarities(self._chunks, live.chunking.number, list(rows), compare)
         return smoothed
 
     async def calibrate(
@@ -318,7 +304,7 @@ async def nearest_in_memory(
     for factor in OVERSAMPLING:
         near = await nearest(k * factor, None)
         params = chunk_filter.params | {"near": json.dumps([chunk for chunk, _ in near])}
-        matching = set(await _fetch_ids(store, _MATCHING.format(condition=chunk_filter.condition), params))
+        matching = set(await _fetch_ids(store, MATCHING_CHUNKS.format(condition=chunk_filter.condition), params))
         passing = [(chunk, similarity) for chunk, similarity in near if chunk in matching]
         if len(passing) >= k or len(near) < k * factor:
             return passing[:k]

@@ -1,0 +1,302 @@
+"""Columns of all chunks in memory: what ranking needs of each, by its id.
+
+A search looks up thousands of chunks and their neighbours, which took longer in the database than everything else.
+Chunk ids only grow, so new chunks are read when a search comes; the connection logs the chunks that are changed or
+deleted. What the log does not show yet does no harm: a search fetches the full rows of what it returns.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from msgspec.json import decode as decode_json
+
+from clankersd.db import Db
+from clankersd.embedders.memory_headroom import numpy_if_available
+from clankersd.search.rows import RankingRow
+
+CHUNKS_PER_READ = 2_000
+MAX_CHUNKS_READ_INLINE = 6_000
+"""Up to this many new chunks are read while a search waits; more of them in the background."""
+
+MIN_CAPACITY = 4_096
+MAX_LOGGED_CHANGES = 100_000
+"""After more changes than this between two searches, the table is read again."""
+
+MAX_NEW_TURNS = 5_000
+"""Newest chunks whose turns are sorted by themselves: to insert into all of them takes milliseconds."""
+
+TURNS_PER_SESSION = 1 << 32
+"""Factor of the session in the key of a turn, which is `session * TURNS_PER_SESSION + turn`."""
+
+_COLUMNS = """
+    json_group_array(id), json_group_array(coalesce(session_id, '')), json_group_array(coalesce(turn, -1)),
+    json_group_array(tokens), json_group_array(coalesce(project, 0)), json_group_array(chunking || ' ' || source),
+    json_group_array(coalesce(role, '')), json_group_array(position), json_group_array(created_at)
+"""
+_CHUNK_COLUMNS = """
+    chunks.id, chunks.session_id, chunks.turn, chunks.tokens, chunks.project, chunks.chunking, chunks.source,
+    chunks.role, chunks.position, chunks.created_at
+"""
+_NEXT_CHUNKS = f"""
+    SELECT {_COLUMNS}
+    FROM (SELECT {_CHUNK_COLUMNS} FROM chunks WHERE chunks.id > :after ORDER BY chunks.id LIMIT {CHUNKS_PER_READ})
+"""
+_CHANGED_CHUNKS = f"""
+    SELECT {_COLUMNS}
+    FROM (SELECT {_CHUNK_COLUMNS} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value)
+"""
+_LOG_CHANGES = f"""
+    CREATE TABLE IF NOT EXISTS temp.changed_chunks (position INTEGER PRIMARY KEY AUTOINCREMENT, chunk INTEGER NOT NULL);
+    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_au
+    AFTER UPDATE OF project, role, position, created_at ON main.chunks BEGIN
+        INSERT INTO changed_chunks (chunk) VALUES (NEW.id);
+    END;
+    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_ad AFTER DELETE ON main.chunks BEGIN
+        INSERT INTO changed_chunks (chunk) VALUES (OLD.id);
+    END;
+    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_ai AFTER INSERT ON temp.changed_chunks BEGIN
+        DELETE FROM changed_chunks WHERE position <= NEW.position - {MAX_LOGGED_CHANGES};
+    END;
+"""
+_CHANGES = "SELECT position, chunk FROM temp.changed_chunks WHERE position > :after ORDER BY position"
+_HAS_LOG = "SELECT 1 FROM sqlite_temp_master WHERE name = 'changed_chunks'"
+
+
+@dataclass(frozen=True)
+class ChunkColumns:
+    """Arrays by chunk id. Sessions, labels and roles are numbers, 0 for none; a turn of -1 is none.
+
+    A label is a chunking and a source. Where it is 0, there is no chunk.
+    """
+
+    sessions: Any
+    turns: Any
+    tokens: Any
+    projects: Any
+    labels: Any
+    roles: Any
+    positions: Any
+    created_at: Any
+
+    @staticmethod
+    def allocate(size: int, old: "ChunkColumns | None" = None) -> "ChunkColumns":
+        """Return columns for ids below `size`, with the content of the old ones."""
+        import numpy as np
+
+        types = (np.int32, np.int32, np.int32, np.int32, np.int16, np.int32, np.int32, np.int64)
+        columns = ChunkColumns(*(np.zeros(size, column_type) for column_type in types))
+        if old is not None:
+            first = int(np.argmax(old.labels > 0))  # pages that are never written take no memory
+            for name, column in vars(columns).items():
+                column[first : len(old.labels)] = getattr(old, name)[first:]
+        return columns
+
+    def keys(self, chunks: Any) -> Any:
+        """Return the key of each chunk's turn; a chunk without a turn has its negative id."""
+        import numpy as np
+
+        sessions, turns = self.sessions[chunks].astype(np.int64), self.turns[chunks]
+        return np.where((sessions > 0) & (turns >= 0), sessions * TURNS_PER_SESSION + turns, -chunks)
+
+
+_ROW_COLUMNS = ("created_at", "sessions", "turns", "positions", "tokens", "roles", "labels")
+
+
+class _Numbers:
+    """Numbers of texts in the order in which they came; the empty text is 0."""
+
+    def __init__(self) -> None:
+        self.by_text = {"": 0}
+        self.texts = [""]
+
+    def of(self, texts: list[str]) -> list[int]:
+        """Return the number of each text; new ones are numbered."""
+        for text in texts:
+            if text not in self.by_text:
+                self.by_text[text] = len(self.texts)
+                self.texts.append(text)
+        return [self.by_text[text] for text in texts]
+
+
+class _Turns:
+    """Chunks in the order of the keys of their turns, those of one turn in the order of their ids."""
+
+    def __init__(self, keys: Any, chunks: Any) -> None:
+        self.keys = keys
+        self.chunks = chunks
+
+    def with_chunks(self, keys: Any, chunks: Any) -> "_Turns":
+        """Return these turns with more chunks, whose ids are higher."""
+        import numpy as np
+
+        order = np.argsort(keys, kind="stable")
+        keys, chunks = keys[order], chunks[order]
+        positions = np.searchsorted(self.keys, keys, side="right")
+        return _Turns(np.insert(self.keys, positions, keys), np.insert(self.chunks, positions, chunks))
+
+    def find_chunks(self, wanted: Any, is_fitting: Callable[[Any], Any]) -> Any:
+        """Return for each wanted key the first chunk that fits, 0 for none."""
+        import numpy as np
+
+        found = np.zeros(len(wanted), np.int64)
+        positions, rest = np.searchsorted(self.keys, wanted), np.arange(len(wanted))
+        while len(rest):
+            is_same = positions < len(self.keys)
+            is_same[is_same] = self.keys[positions[is_same]] == wanted[rest[is_same]]
+            positions, rest = positions[is_same], rest[is_same]
+            chunks = self.chunks[positions]
+            fits = is_fitting(chunks)
+            found[rest[fits]] = chunks[fits]
+            positions, rest = positions[~fits] + 1, rest[~fits]
+        return found
+
+
+class ChunkTable:
+    """Columns of the chunks up to the id `last`, extended by reads in the connection's thread or on a snapshot."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.is_loaded = False
+        self._clear()
+
+    def attach(self, db: Db) -> None:
+        """Begin anew with a connection, whose database may be another one, and have it log changes."""
+        db.execute(_LOG_CHANGES)
+        with self._lock:
+            self._clear()
+
+    def catch_up(self, db: Db) -> bool:
+        """Read the chunks that are new; return False if they are too many to wait for, or there is no numpy."""
+        last = db.value("SELECT max(id) FROM chunks") or 0
+        if numpy_if_available() is None or last - self.last > MAX_CHUNKS_READ_INLINE:
+            return False
+        while self.extend(db):
+            pass
+        return True
+
+    def extend(self, db: Db) -> bool:
+        """Read the next chunks, and which have moved or were deleted; return False once there are no more."""
+        with self._lock:
+            self._follow_changes(db)
+            [row] = db.tuples(_NEXT_CHUNKS, {"after": self.last})
+            ids = decode_json(row[0], type=list[int])
+            if ids:
+                self._add(ids, *map(decode_json, row[1:]))
+            self.is_loaded = self.is_loaded or not ids
+            return bool(ids)
+
+    def fitting_labels(self, chunking: int, fits: Callable[[str], bool]) -> Any:
+        """Return an array that is True at the number of each label of this chunking whose source fits."""
+        import numpy as np
+
+        names = [name.partition(" ") for name in self._labels.texts]
+        return np.array([number == str(chunking) and fits(source) for number, _, source in names], np.bool_)
+
+    def chunks_at_turns(self, keys: list[int], chunking: int) -> dict[int, int]:
+        """Return the first chunk of this chunking of each turn that has one, by its key."""
+        import numpy as np
+
+        chunks = self.chunks_at(np.array(keys, np.int64), chunking).tolist()
+        return {key: chunk for key, chunk in zip(keys, chunks, strict=True) if chunk}
+
+    def chunks_at(self, turns: Any, chunking: int) -> Any:
+        """Return for each turn, given by its key, its first chunk of this chunking; 0 for none."""
+        import numpy as np
+
+        found = np.zeros(len(turns), np.int64)
+        columns = self.columns
+        if columns is not None:
+            labels = self.fitting_labels(chunking, lambda _: True)
+            for part in self._turns:
+                missing = np.flatnonzero(found == 0)
+                found[missing] = part.find_chunks(turns[missing], lambda chunks: labels[columns.labels[chunks]])
+        return found
+
+    def rows(self, chunks: list[int]) -> dict[int, RankingRow]:
+        """Return the rows of those of the chunks that exist, by id."""
+        import numpy as np
+
+        columns = self.columns
+        if columns is None:
+            return {}
+        ids = np.array(chunks, np.int64)
+        ids = ids[columns.labels[ids] > 0]
+        arrays = (ids, *(getattr(columns, name)[ids] for name in _ROW_COLUMNS))
+        sessions, roles = self.sessions.texts, self._roles.texts
+        sources = [label.partition(" ")[2] for label in self._labels.texts]
+        return {
+            row[0]: RankingRow(
+                row[0],
+                row[1],
+                sessions[row[2]] or None,
+                None if row[3] < 0 else row[3],
+                row[4],
+                row[5],
+                roles[row[6]] or None,
+                sources[row[7]],
+            )
+            for row in zip(*(array.tolist() for array in arrays), strict=True)
+        }
+
+    def _clear(self) -> None:
+        self.last = 0
+        self.is_loaded = False
+        self.columns: ChunkColumns | None = None
+        self.sessions, self._labels, self._roles = _Numbers(), _Numbers(), _Numbers()
+        self._turns: tuple[_Turns, ...] = ()
+        self._changes_seen = 0
+
+    def _add(self, ids: list[int], *texts_and_numbers: Any) -> None:
+        """Add new chunks."""
+        import numpy as np
+
+        size = ids[-1] + 1
+        if self.columns is None or len(self.columns.labels) < size:
+            self.columns = ChunkColumns.allocate(max(MIN_CAPACITY, size + size // 4), self.columns)
+        chunks = np.array(ids, np.int64)
+        self._set(chunks, *texts_and_numbers)
+        keys = self.columns.keys(chunks)
+        chunks, keys = chunks[keys >= 0].astype(np.int32), keys[keys >= 0]
+        none = _Turns(np.zeros(0, np.int64), np.zeros(0, np.int32))
+        old, new = self._turns or (none, none)
+        new = new.with_chunks(keys, chunks)
+        self._turns = (old.with_chunks(new.keys, new.chunks), none) if len(new.keys) > MAX_NEW_TURNS else (old, new)
+        self.last = ids[-1]
+
+    def _set(
+        self,
+        chunks: Any,
+        sessions: list[str],
+        turns: list[int],
+        tokens: list[int],
+        projects: list[int],
+        labels: list[str],
+        roles: list[str],
+        positions: list[int],
+        created_at: list[int],
+    ) -> None:
+        columns = self.columns
+        assert columns is not None
+        columns.sessions[chunks], columns.turns[chunks] = self.sessions.of(sessions), turns
+        columns.tokens[chunks], columns.projects[chunks] = tokens, projects
+        columns.labels[chunks], columns.roles[chunks] = self._labels.of(labels), self._roles.of(roles)
+        columns.positions[chunks], columns.created_at[chunks] = positions, created_at
+
+    def _follow_changes(self, db: Db) -> None:
+        """Read again what was changed or deleted. A snapshot connection has no log: the next search reads it."""
+        if not db.value(_HAS_LOG):
+            return
+        changes = db.tuples(_CHANGES, {"after": self._changes_seen})
+        if not changes:
+            return
+        if changes[0][0] > self._changes_seen + 1:  # the log does not reach back so far
+            self._clear()
+        chunks = sorted({chunk for _, chunk in changes if chunk <= self.last})
+        if chunks and self.columns is not None:
+            [row] = db.tuples(_CHANGED_CHUNKS, {"ids": json.dumps(chunks)})
+            self.columns.labels[chunks] = 0
+            self._set(decode_json(row[0], type=list[int]), *map(decode_json, row[1:]))
+        self._changes_seen = changes[-1][0]

@@ -1,0 +1,160 @@
+"""The table of chunks in memory: it follows the database, and finds the neighbours of a turn."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+import numpy as np
+import pytest
+
+from clankersd.db import Db
+from clankersd.search import chunk_table
+from clankersd.search.chunk_table import ChunkTable
+from clankersd.search.turn_scoring import FADE_TOKENS, SIMILARITY_WEIGHTS, smooth_similarities
+
+SCHEMA = """
+    CREATE TABLE chunks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, turn INTEGER, tokens INTEGER DEFAULT 10,
+        project INTEGER, chunking INTEGER DEFAULT 1, source TEXT DEFAULT 'sessions', role TEXT DEFAULT 'user',
+        position INTEGER DEFAULT 0, created_at INTEGER DEFAULT 5
+    );
+"""
+CHUNKING = 1
+
+
+@pytest.fixture
+def db() -> Iterator[Db]:
+    connection = apsw.Connection(":memory:")
+    connection.execute(SCHEMA)
+    yield Db(connection)
+    connection.close()
+
+
+@pytest.fixture
+def table(db: Db) -> ChunkTable:
+    table = ChunkTable()
+    table.attach(db)
+    return table
+
+
+def add(db: Db, chunk: int, turn: int | None, session: str | None = "s", **columns: Any) -> None:
+    values = {"id": chunk, "session_id": session, "turn": turn} | columns
+    db.execute(f"INSERT INTO chunks ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})", values)
+
+
+def first_chunk(table: ChunkTable, turn: int, session: str = "s") -> int:
+    key = table.sessions.by_text[session] * chunk_table.TURNS_PER_SESSION + turn
+    return table.chunks_at_turns([key], CHUNKING).get(key, 0)
+
+
+def test_table_follows_chunks_that_are_added_changed_and_deleted(db: Db, table: ChunkTable) -> None:
+    add(db, 3, 1, project=7)
+    add(db, 4, None, None, source="documents", role=None)
+    assert table.catch_up(db)
+    row = table.rows([3, 4, 5])
+    assert list(row) == [3, 4]
+    assert (row[3].session_id, row[3].turn, row[3].role, row[3].source) == ("s", 1, "user", "sessions")
+    assert (row[4].session_id, row[4].turn, row[4].role, row[4].source) == (None, None, None, "documents")
+    db.execute("UPDATE chunks SET project = 8, role = 'assistant', created_at = 6 WHERE id = 3")
+    db.execute("DELETE FROM chunks WHERE id = 4")
+    add(db, 5, 2)
+    assert table.catch_up(db)
+    row = table.rows([3, 4, 5])
+    assert (list(row), row[3].role, row[3].created_at) == ([3, 5], "assistant", 6)
+    assert table.columns is not None
+    assert table.columns.projects[3] == 8
+
+
+def test_table_finds_the_first_chunk_of_a_turn_that_still_exists(
+    db: Db, table: ChunkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_table, "MAX_NEW_TURNS", 2)
+    add(db, 1, 1, chunking=2)
+    add(db, 2, 1)
+    add(db, 3, 1)
+    table.catch_up(db)
+    assert first_chunk(table, 1) == 2
+    db.execute("DELETE FROM chunks WHERE id IN (2, 3)")
+    table.catch_up(db)
+    assert first_chunk(table, 1) == 0
+    for chunk in (4, 5):
+        add(db, chunk, 1)  # a message that is sent again in full keeps its turn
+        table.catch_up(db)
+        assert first_chunk(table, 1) == 4
+    assert first_chunk(table, 2) == 0
+
+
+def test_table_is_read_again_after_more_changes_than_are_logged(
+    db: Db, table: ChunkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_table, "_LOG_CHANGES", chunk_table._LOG_CHANGES.replace("100000", "2"))
+    db.execute("DROP TABLE temp.changed_chunks")
+    table.attach(db)
+    for chunk in range(1, 9):
+        add(db, chunk, chunk)
+    table.catch_up(db)
+    db.execute("DELETE FROM chunks WHERE id < 6")
+    table.catch_up(db)
+    assert list(table.rows([*range(1, 9)])) == [6, 7, 8]
+
+
+def test_table_with_another_database_forgets_the_first(db: Db, table: ChunkTable) -> None:
+    add(db, 1, 1)
+    table.catch_up(db)
+    other = apsw.Connection(":memory:")
+    other.execute(SCHEMA)
+    table.attach(Db(other))
+    add(Db(other), 1, 4, "t")
+    table.catch_up(Db(other))
+    assert table.rows([1])[1].session_id == "t"
+
+
+def test_table_with_too_many_new_chunks_asks_for_time(
+    db: Db, table: ChunkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(chunk_table, "MAX_CHUNKS_READ_INLINE", 3)
+    for chunk in range(1, 6):
+        add(db, chunk, chunk)
+    assert not table.catch_up(db)
+    assert not table.is_loaded
+    while table.extend(db):
+        pass
+    assert table.is_loaded
+
+
+# --- Similarity
+
+
+def smoothed(
+    table: ChunkTable, db: Db, chunk: int, similarities: dict[int, float]
+) -> tuple[dict[int, float], set[int]]:
+    table.catch_up(db)
+
+    def compare(chunks: Any) -> Any:
+        return np.array([similarities.get(one, np.nan) for one in chunks.tolist()])
+
+    return smooth_similarities(table, CHUNKING, [chunk], compare)
+
+
+def test_similarity_is_averaged_with_the_neighbours(db: Db, table: ChunkTable) -> None:
+    for chunk, turn in ((11, 1), (12, 2), (13, 3), (14, 4)):
+        add(db, chunk, turn)
+    found, in_conversation = smoothed(table, db, 13, {11: 0.9, 12: 0.1, 14: 0.7, 13: 0.5})
+    assert in_conversation == {13}
+    one, two = SIMILARITY_WEIGHTS
+    assert found[13] == pytest.approx((0.5 + one * (0.1 + 0.7) + two * 0.9) / (1 + 2 * one + two))
+
+
+def test_similarity_ignores_neighbours_without_a_vector_and_discounts_long_ones(db: Db, table: ChunkTable) -> None:
+    add(db, 12, 2, tokens=10 * FADE_TOKENS)
+    add(db, 13, 3)
+    add(db, 14, 4)
+    found, _ = smoothed(table, db, 13, {12: 1.0, 13: 0.5})
+    weight = SIMILARITY_WEIGHTS[0] / 10
+    assert found[13] == pytest.approx((0.5 + weight) / (1 + weight))
+
+
+def test_similarity_of_a_chunk_without_a_turn_stays_the_same(db: Db, table: ChunkTable) -> None:
+    add(db, 1, None)
+    add(db, 2, 1)
+    assert smoothed(table, db, 1, {1: 0.5, 2: 1.0}) == ({1: 0.5}, set())

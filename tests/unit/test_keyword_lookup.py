@@ -1,0 +1,87 @@
+"""Lookup of a query's terms: the chunks of the scope, whether their places are in memory or in the database."""
+
+from collections.abc import Iterator
+
+import apsw
+import pytest
+
+from clankersd.db import Db
+from clankersd.search import chunk_table, keyword, term_index
+from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
+from clankersd.search.keyword import KeywordMatches, _Lookup
+from clankersd.search.term_index import TermIndex
+
+SCHEMA = """
+    CREATE TABLE projects (id TEXT, number INTEGER);
+    INSERT INTO projects VALUES ('one', 1), ('two', 2);
+    CREATE TABLE chunks (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT DEFAULT 's', turn INTEGER, tokens INTEGER DEFAULT 10,
+        project INTEGER, chunking INTEGER DEFAULT 1, source TEXT DEFAULT 'sessions', role TEXT DEFAULT 'user',
+        position INTEGER DEFAULT 0, created_at INTEGER DEFAULT 5, memory_id TEXT, scope TEXT, text TEXT
+    );
+    CREATE INDEX idx_chunks_place ON chunks (id);
+    CREATE INDEX idx_chunks_memory ON chunks (memory_id) WHERE memory_id IS NOT NULL;
+    CREATE VIRTUAL TABLE chunks_fts USING fts5 (text, header, extra, tokenize = 'porter unicode61');
+    CREATE VIRTUAL TABLE chunks_instances USING fts5vocab (chunks_fts, instance);
+    CREATE VIRTUAL TABLE chunks_vocabulary USING fts5vocab (chunks_fts, row);
+"""
+
+
+@pytest.fixture
+def db() -> Iterator[Db]:
+    connection = apsw.Connection(":memory:")
+    connection.execute(SCHEMA)
+    db = Db(connection)
+    texts = ["alpha beta", "alpha", "beta gamma", "alpha gamma", "delta", "alpha delta"]
+    for chunk, text in enumerate(texts, 1):
+        params = {"id": chunk, "turn": chunk, "project": 1 + chunk % 2, "text": text}
+        db.execute("INSERT INTO chunks (id, turn, project, text) VALUES (:id, :turn, :project, :text)", params)
+        db.execute("INSERT INTO chunks_fts (rowid, text) VALUES (:id, :text)", params)
+    yield db
+    connection.close()
+
+
+def look_up(db: Db, query: str, chunk_filter: ChunkFilter) -> KeywordMatches:
+    lookup = _Lookup(query, set(), TermIndex(), chunk_filter)
+    while not lookup.is_done:
+        lookup.run_slice(db)
+    return lookup.matches
+
+
+def everything() -> ChunkFilter:
+    return build_filter(Criteria(), 1, NO_MEMORIES)
+
+
+def of_project() -> ChunkFilter:
+    return build_filter(Criteria(project="two"), 1, NO_MEMORIES)
+
+
+@pytest.mark.parametrize("make_filter", [everything, of_project])
+def test_lookup_finds_the_same_in_memory_and_in_the_database(
+    db: Db, make_filter: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(make_filter)
+    chunk_filter = make_filter()
+    in_memory = look_up(db, "alpha gamma", chunk_filter)
+    monkeypatch.setattr(chunk_table, "MAX_CHUNKS_READ_INLINE", -1)
+    in_database = look_up(db, "alpha gamma", chunk_filter)
+    expected = [1, 2, 3, 4, 6] if make_filter is everything else [1, 3]
+    assert in_memory.places.chunks.tolist() == in_database.places.chunks == expected
+    for column in ("turns", "tokens", "sessions"):
+        assert getattr(in_memory.places, column).tolist() == getattr(in_database.places, column)
+    assert [one.term for one in in_memory.terms] == [one.term for one in in_database.terms]
+    if make_filter is of_project:
+        assert [(one.term.frequency, one.term.chunk_count) for one in in_memory.terms] == [(1, 3), (1, 3)]
+
+
+def test_lookup_of_more_matches_than_are_scored_says_so_and_scores_the_rarest(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    assert look_up(db, "alpha gamma", everything()).note is None
+    monkeypatch.setattr(keyword, "MAX_SCORED_CHUNKS", 3)
+    found = look_up(db, "alpha gamma", everything())
+    assert found.places.chunks.tolist() == [3, 4, 6], "both words, the rarer word, and the newest of the rest"
+    assert found.note == "of 5 chunks with a word of the query the best 3 were ranked"
+    for module in (keyword, term_index, chunk_table):
+        monkeypatch.setattr(module, "numpy_if_available", lambda: None)
+    assert look_up(db, "alpha gamma", everything()).note == found.note
