@@ -7,7 +7,7 @@ import apsw
 import numpy as np
 import pytest
 
-from clankersd.db import Db
+from clankersd.db import Db, sqlite_engine
 from clankersd.search import chunk_table
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.turn_scoring import FADE_TOKENS, SIMILARITY_WEIGHTS, smooth_similarities
@@ -87,7 +87,8 @@ def test_table_finds_the_first_chunk_of_a_turn_that_still_exists(
 def test_table_is_read_again_after_more_changes_than_are_logged(
     db: Db, table: ChunkTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk_table, "_LOG_CHANGES", chunk_table._LOG_CHANGES.replace("100000", "2"))
+    shorter = sqlite_engine._LOG_CHANGED_CHUNKS.replace("100000", "2")
+    monkeypatch.setattr(sqlite_engine, "_LOG_CHANGED_CHUNKS", shorter)
     db.execute("DROP TABLE temp.changed_chunks")
     table.attach(db)
     for chunk in range(1, 9):

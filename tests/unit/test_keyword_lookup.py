@@ -42,7 +42,9 @@ def db() -> Iterator[Db]:
 
 
 def look_up(db: Db, query: str, chunk_filter: ChunkFilter) -> KeywordMatches:
-    lookup = _Lookup(query, set(), TermIndex(), chunk_filter)
+    index = TermIndex()
+    index.chunks.attach(db)
+    lookup = _Lookup(query, set(), index, chunk_filter)
     while not lookup.is_done:
         lookup.run_slice(db)
     return lookup.matches

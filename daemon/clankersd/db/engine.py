@@ -131,6 +131,14 @@ class Engine(ABC):
     def has_moved_chunks(self, db: "Db") -> bool:
         """Return True if this connection can read the log of moved chunks."""
 
+    @abstractmethod
+    def log_changed_chunks(self, db: "Db") -> bool:
+        """Begin to log chunks that are changed or deleted in the table changed_chunks; return False if it cannot."""
+
+    @abstractmethod
+    def has_changed_chunks(self, db: "Db") -> bool:
+        """Return True if this connection can read the log of changed chunks."""
+
     # -- storage
 
     @abstractmethod

@@ -36,6 +36,10 @@ HASH_BYTES = 16 * 1024 * 1024
 PAGES_PER_STEP = 256
 _INCREMENTAL = 2
 
+MAX_LOGGED_CHANGES = 100_000
+"""Changes of chunks that are logged: a reader that missed some reads all chunks again."""
+
+
 _INDEX_NEW = """
     INSERT INTO chunks_fts (rowid, text, header, extra)
     SELECT id, text, header, extra FROM chunks
@@ -69,6 +73,19 @@ _LOG_MOVED_CHUNKS = """
     CREATE TEMP TRIGGER IF NOT EXISTS moved_chunks_au AFTER UPDATE OF project ON main.chunks BEGIN
         DELETE FROM moved_chunks WHERE chunk = NEW.id;
         INSERT INTO moved_chunks (chunk) VALUES (NEW.id);
+    END;
+"""
+_LOG_CHANGED_CHUNKS = f"""
+    CREATE TABLE IF NOT EXISTS temp.changed_chunks (position INTEGER PRIMARY KEY AUTOINCREMENT, chunk INTEGER NOT NULL);
+    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_au
+    AFTER UPDATE OF project, role, position, created_at ON main.chunks BEGIN
+        INSERT INTO changed_chunks (chunk) VALUES (NEW.id);
+    END;
+    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_ad AFTER DELETE ON main.chunks BEGIN
+        INSERT INTO changed_chunks (chunk) VALUES (OLD.id);
+    END;
+    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_ai AFTER INSERT ON temp.changed_chunks BEGIN
+        DELETE FROM changed_chunks WHERE position <= NEW.position - {MAX_LOGGED_CHANGES};
     END;
 """
 _OBJECTS = """
@@ -176,6 +193,13 @@ class SqliteEngine(Engine):
 
     def has_moved_chunks(self, db: "Db") -> bool:
         return bool(db.value("SELECT 1 FROM sqlite_temp_master WHERE name = 'moved_chunks'"))
+
+    def log_changed_chunks(self, db: "Db") -> bool:
+        db.execute(_LOG_CHANGED_CHUNKS)
+        return True
+
+    def has_changed_chunks(self, db: "Db") -> bool:
+        return bool(db.value("SELECT 1 FROM sqlite_temp_master WHERE name = 'changed_chunks'"))
 
     def measure(self, db: "Db") -> DatabaseSizes:
         page = db.value("PRAGMA page_size")

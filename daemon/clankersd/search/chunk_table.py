@@ -22,9 +22,6 @@ MAX_CHUNKS_READ_INLINE = 6_000
 """Up to this many new chunks are read while a search waits; more of them in the background."""
 
 MIN_CAPACITY = 4_096
-MAX_LOGGED_CHANGES = 100_000
-"""After more changes than this between two searches, the table is read again."""
-
 MAX_NEW_TURNS = 5_000
 """Newest chunks whose turns are sorted by themselves: to insert into all of them takes milliseconds."""
 
@@ -48,21 +45,7 @@ _CHANGED_CHUNKS = f"""
     SELECT {_COLUMNS}
     FROM (SELECT {_CHUNK_COLUMNS} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value)
 """
-_LOG_CHANGES = f"""
-    CREATE TABLE IF NOT EXISTS temp.changed_chunks (position INTEGER PRIMARY KEY AUTOINCREMENT, chunk INTEGER NOT NULL);
-    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_au
-    AFTER UPDATE OF project, role, position, created_at ON main.chunks BEGIN
-        INSERT INTO changed_chunks (chunk) VALUES (NEW.id);
-    END;
-    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_ad AFTER DELETE ON main.chunks BEGIN
-        INSERT INTO changed_chunks (chunk) VALUES (OLD.id);
-    END;
-    CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_ai AFTER INSERT ON temp.changed_chunks BEGIN
-        DELETE FROM changed_chunks WHERE position <= NEW.position - {MAX_LOGGED_CHANGES};
-    END;
-"""
-_CHANGES = "SELECT position, chunk FROM temp.changed_chunks WHERE position > :after ORDER BY position"
-_HAS_LOG = "SELECT 1 FROM sqlite_temp_master WHERE name = 'changed_chunks'"
+_CHANGES = "SELECT position, chunk FROM changed_chunks WHERE position > :after ORDER BY position"
 
 
 @dataclass(frozen=True)
@@ -159,19 +142,24 @@ class ChunkTable:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._is_logged = False
         self.is_loaded = False
         self._clear()
 
     def attach(self, db: Db) -> None:
         """Begin anew with a connection, whose database may be another one, and have it log changes."""
-        db.execute(_LOG_CHANGES)
+        self._is_logged = db.engine.log_changed_chunks(db)
         with self._lock:
             self._clear()
 
+    @property
+    def can_follow(self) -> bool:
+        """False without numpy, or on an engine that does not log changes: then searches ask the database."""
+        return self._is_logged and numpy_if_available() is not None
+
     def catch_up(self, db: Db) -> bool:
-        """Read the chunks that are new; return False if they are too many to wait for, or there is no numpy."""
-        last = db.value("SELECT max(id) FROM chunks") or 0
-        if numpy_if_available() is None or last - self.last > MAX_CHUNKS_READ_INLINE:
+        """Read the chunks that are new; return False if they are too many to wait for, or cannot be followed."""
+        if not self.can_follow or (db.value("SELECT max(id) FROM chunks") or 0) - self.last > MAX_CHUNKS_READ_INLINE:
             return False
         while self.extend(db):
             pass
@@ -287,7 +275,7 @@ class ChunkTable:
 
     def _follow_changes(self, db: Db) -> None:
         """Read again what was changed or deleted. A snapshot connection has no log: the next search reads it."""
-        if not db.value(_HAS_LOG):
+        if not db.engine.has_changed_chunks(db):
             return
         changes = db.tuples(_CHANGES, {"after": self._changes_seen})
         if not changes:

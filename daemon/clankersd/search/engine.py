@@ -322,7 +322,7 @@ class SearchEngine:
                 tasks.start_soon(by_vector)
         if failures:
             raise failures[0]
-        if not (self._terms.chunks.is_loaded or self._is_loading_chunks) and numpy_if_available() is not None:
+        if self._terms.chunks.can_follow and not (self._terms.chunks.is_loaded or self._is_loading_chunks):
             self._is_loading_chunks = True
             self._start_task(self._load_chunks)
 

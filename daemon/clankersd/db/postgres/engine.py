@@ -196,6 +196,13 @@ class PostgresEngine(Engine):
     def has_moved_chunks(self, db: "Db") -> bool:
         return True
 
+    def log_changed_chunks(self, db: "Db") -> bool:
+        """Return False: ids do not grow in the order of commits where several daemons share a schema."""
+        return False
+
+    def has_changed_chunks(self, db: "Db") -> bool:
+        return False
+
     def measure(self, db: "Db") -> DatabaseSizes:
         return DatabaseSizes(database=int(db.value(_SIZES)), wal=0, free=0)
 
