@@ -161,6 +161,8 @@ def test_what_is_no_secret_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "redacted"),
     [
+        ("spring.datasource.password=ApjbrK1svZkq\n", "spring.datasource.password=[redacted:password]\n"),
+        ("Config::password = 'Xy7kfLw02aa'", "Config::password = '[redacted:password]'"),
         ("DB_PASSWORD=hunter2x", "DB_PASSWORD=[redacted:password]"),
         ("a\n<private>never mind</private>\nb", "a\n[redacted:private]\nb"),
         ("<PRIVATE>until the end", "[redacted:private]"),
@@ -174,6 +176,25 @@ def test_what_is_no_secret_is_left_alone() -> None:
 )
 def test_mark_stands_where_the_secret_was(text: str, redacted: str) -> None:
     assert redact(text)[0] == redacted
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '"AWS::IAM::AccessKey": "62d91b17309e76c8",',
+        '"AWS::Config::AggregationAuthorization": "af318b77aaceeeaa",',
+        'model="meta-llama/Meta-Llama-3-8B-Instruct",',
+        'client = InferenceClient("meta-llama/Meta-Llama-3-8B-Instruct")',
+        '"depth": "lllyasviel/control_v11f1p_sd15_depth",',
+        "obj.dtype = _float8_e4m3b11fnuz_dtype",
+        "obj._machar = _Float8E4m3b11fnuzMachArLike()",
+        "in `https://user:pass@host:port/path?query#fragment`",
+        "'hdfs://username:pwd@node:123/mnt/datasets/test.csv'",
+        "user.password=newPassword123",
+    ],
+)
+def test_lines_of_published_code_are_left_alone(line: str) -> None:
+    assert redact(line) == (line, {})
 
 
 def test_what_was_taken_out_is_counted_by_kind() -> None:

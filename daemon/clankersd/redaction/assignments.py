@@ -9,6 +9,7 @@ from clankersd.redaction.checks import (
     HEX_KEY,
     PATH,
     WORDS_WITH_NUMBERS,
+    follows_type_name,
     has_irregular_case,
     is_camel_case,
     is_credential,
@@ -118,7 +119,7 @@ def _name_of(
 
 def _value_of(data: bytes, named: _Name) -> tuple[int, tuple[int, int] | None]:
     """Return where the value ends, and its span if it is a secret."""
-    if is_reference(data, named.value_at):
+    if is_reference(data, named.value_at) or follows_type_name(data, named.value_at):
         return named.value_at, None
     if quoted := _QUOTED.match(data, named.value_at):
         group = quoted.lastindex or 1
@@ -158,6 +159,8 @@ def _is_bare_secret(value: bytes, named: _Name, data: bytes) -> bool:
     if (shouted or named.option) and _is_surely_secret(value, named):
         return True
     if named.kind == "password" and not named.spaced and has_irregular_case(value):
+        return True
+    if named.kind == "password" and named.bound == b"=" and _is_property(data, named, value):
         return True
     if reads_as_words(value):
         return False
@@ -208,6 +211,15 @@ def _is_full_line(data: bytes, named: _Name, value: bytes) -> bool:
     return is_alone and len(value) >= 7 and is_mixed(value) and any(48 <= byte <= 57 for byte in value)
 
 
+def _is_property(data: bytes, named: _Name, value: bytes) -> bool:
+    """Tell whether it is a line of a properties file, as `spring.datasource.password=…`, and no code."""
+    if named.spaced or b"." not in named.name or named.name.startswith((b"self.", b"this.")):
+        return False
+    return (
+        named.word.encode() not in value.lower() and not ATTRIBUTE.search(value) and _is_full_line(data, named, value)
+    )
+
+
 _ASSIGNED = re.compile(
     rb"(?:=[ \t]?|:[ \t]|:(?=[\"']))\[?\\?[\"'`]?([A-Za-z0-9+/_-]{24,128}+={0,2})(?![A-Za-z0-9+/_=.:~-])"
 )
@@ -229,5 +241,7 @@ def find_random_values(data: bytes, lowered: bytes) -> Iterator[Secret]:
         value = match[1]
         if _ID.match(value) or reads_as_words(value.rstrip(b"/")) or is_camel_case(value) or not is_random(value):
             continue
+        if data[end : end + 1] == b"(" or (value[:1] == b"_" and data[start - 1 : start] in b"= \t"):
+            continue  # a call, or the name of a variable
         if not _NO_SECRET.search(lowered, max(0, start - 40), start):
             yield Secret(start, end, "entropy")

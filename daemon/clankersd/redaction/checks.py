@@ -16,6 +16,8 @@ def is_random(value: bytes) -> bool:
     """Tell whether letters and digits alternate often, and are not only hexadecimal."""
     if len(value) < 16 or HEX.fullmatch(value):
         return False
+    if b"/" in value and (b"-" in value or b"_" in value):  # of neither alphabet of base64: `owner/name-of-a-model`
+        return False
     value = value[:MAX_RANDOM_BYTES]
     kinds = [_KIND[byte] for byte in value]
     changes = sum(a != b for a, b in pairwise(kinds)) / len(value)
@@ -48,7 +50,7 @@ _PLACEHOLDER = re.compile(
     rb"your|my[-_]|<|example|change[-_ ]?(?:me|it|this)|placeholder|replace|dummy|redacted|insert|todo"
     rb"|fixme|sample|xxxx|\*\*\*|foobar|"
     rb"enter[-_ ]|put[-_ ]|\A(?:none|null|true|false|undefined|nil|string|str|text|password|passwd"
-    rb"|secret|token|changeme|test|admin)\Z"
+    rb"|secret|token|changeme|test|admin|pass|pwd)\Z"
 )
 _ALGORITHM = re.compile(
     rb"(?:utf|sha|md|base|argon|pbkdf|oauth|http|hs|rs|es|aes|rsa|ed|bcrypt|scrypt|p|v|x|ipv|tls|iso"
@@ -66,6 +68,14 @@ def is_placeholder(value: bytes) -> bool:
     if not _PLACEHOLDER.search(lowered):
         return False
     return len(value) < 32 or WORDS_WITH_NUMBERS.fullmatch(value) is not None or b"<" in value
+
+
+def follows_type_name(data: bytes, at: int) -> bool:
+    """Tell whether the value belongs to the name of a type, as the hash in `"AWS::IAM::AccessKey": "62d91b17…"`."""
+    return _TYPE_NAME.search(data, max(0, at - 80), at) is not None
+
+
+_TYPE_NAME = re.compile(rb"::[A-Z][A-Za-z0-9]{1,60}[\"']?:[ \t]{0,3}[\"']?\Z")
 
 
 def is_own_name(value: bytes, name: bytes) -> bool:
@@ -261,6 +271,8 @@ def _is_tokenish(value: bytes, _data: bytes, _at: int) -> bool:
 
 def is_credential(value: bytes, data: bytes, at: int) -> bool:
     """Accept an authorization: a token, or base64 of `user:password`."""
+    if follows_type_name(data, at):
+        return False
     if _is_tokenish(value, data, at):
         return True
     try:
