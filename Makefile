@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: soak bench-backup lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
+.PHONY: test-postgres postgres-try bench-postgres soak bench-backup lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -46,6 +46,18 @@ pytest: $(VENV)/installed
 # What takes longer: the real harnesses from the npm registry, and a short soak. .ci/run calls it after `make test`.
 e2e: $(VENV)/installed
 	$(BIN)/pytest -n 3 --dist worksteal -m 'e2e or soak'
+
+# The PostgreSQL engine beside SQLite, on a throw-away server; part of `make e2e`.
+test-postgres: $(VENV)/installed
+	$(BIN)/pytest -n 0 tests/engines
+
+# A throw-away PostgreSQL server and a daemon on it, in a scratch folder; Ctrl-C ends both.
+postgres-try: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m helpers.postgres
+
+# Events and searches of both engines; CHUNKS is the number of messages.
+bench-postgres: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m tests.bench.postgres $(CHUNKS)
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench

@@ -14,7 +14,13 @@ settings.register_profile("clankers", deadline=None, derandomize=True, suppress_
 settings.load_profile("clankers")
 
 
-MARKERS = {"unit": ["unit"], "integration": ["daemon"], "system": ["daemon", "slow"], "e2e": ["daemon", "e2e"]}
+MARKERS = {
+    "unit": ["unit"],
+    "integration": ["daemon"],
+    "system": ["daemon", "slow"],
+    "e2e": ["daemon", "e2e"],
+    "engines": ["daemon", "e2e"],
+}
 """Markers of the tests in each folder."""
 
 

@@ -266,6 +266,19 @@ class DbVacuum(Method[JobStarted]):
     method: ClassVar[str] = "db.vacuum"
 
 
+class EngineCopy(Method[JobStarted]):
+    """Copy everything but the index into another database, and verify the copy, as a job; its result is `{rows}`.
+
+    `to` is a URL that begins with `postgresql://`, or the absolute path of a SQLite file. Rows that are there already
+    stay, so that an interrupted copy can be started again. Events that are stored meanwhile may be missing.
+    """
+
+    method: ClassVar[str] = "engine.copy"
+
+    to: Annotated[str, Meta(min_length=1, max_length=4096)]
+    schema: Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}\Z")] = "clankers"
+
+
 class Finding(Wire):
     """Result of one check with advice on what to do next. `doctor.repair` fixes it if it is `repairable`."""
 

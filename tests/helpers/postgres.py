@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -109,3 +110,24 @@ class PostgresServer:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}" STRATEGY file_copy')
         return self.url(name)
+
+
+def main() -> None:
+    """Run a server and a daemon on it until Ctrl-C."""
+    with PostgresServer() as server, tempfile.TemporaryDirectory(prefix="clk-") as home:
+        environ = os.environ | {
+            "CLANKERS_DATA_PATH": home,
+            "CLANKERS_CONFIG_PATH": f"{home}/clankers.toml",
+            "CLANKERS_DATABASE_URL": server.new_database(),
+        }
+        print(f"Database: {environ['CLANKERS_DATABASE_URL']}")
+        print(f"Daemon: CLANKERS_DATA_PATH={home} clankers-ctl status")
+        daemon = subprocess.Popen([sys.executable, "-m", "clankersd"], env=environ)
+        try:
+            daemon.wait()
+        except KeyboardInterrupt:
+            daemon.wait(READY_WITHIN)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ import anyio
 import apsw
 import pytest
 
-from clankersd.db import Db, Store, backup, store
+from clankersd.db import Db, Store, backup
 
 pytestmark = pytest.mark.anyio
 
@@ -17,12 +17,12 @@ async def test_event_is_stored_while_a_backup_is_under_way(tmp_path: Path, monke
     copying, stored = threading.Event(), threading.Event()
     real = backup.back_up
 
-    def slow(db: Db, folder: Path, **more: object) -> Path:
+    def slow(db: Db, folder: Path, *more: object) -> Path:
         copying.set()
         assert stored.wait(30), "the event waited for the backup"
-        return real(db, folder, **more)  # type: ignore[arg-type]
+        return real(db, folder, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store, "back_up", slow)
+    monkeypatch.setattr(backup, "back_up", slow)
     database = Store(tmp_path / "a.db", tmp_path / "backups", "normal")
     await database.open()
     assert database.problem is None

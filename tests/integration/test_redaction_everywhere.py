@@ -58,6 +58,7 @@ NOT_TEXT = {
     "session.delete": "an id", "skill.delete": "an id", "thread.delete": "an id", "entity.delete": "an id",
     "document.delete": "an id", "config.delete": "an id", "job.cancel": "an id", "$/cancelRequest": "an id",
     "graph.prune": "takes no text",
+    "engine.copy": "a URL or a path, which is not stored",
     "backup.create": "takes no text", "backup.restore": "a path", "capture.pause": "a path", "capture.resume": "a path",
     "forget.start": "words to delete; they are stored nowhere", "memory.maintain": "takes no text",
     "retention.start": "takes no text",

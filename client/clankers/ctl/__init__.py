@@ -51,6 +51,7 @@ COMMANDS = {
         "Show and change the settings that plugins and programs keep in the daemon.",
     ),
     "db": ("clankers.ctl.db:db", "Check, vacuum and migrate the database."),
+    "engine": ("clankers.ctl.engine:engine", "Copy everything to another database engine."),
     "backup": ("clankers.ctl.backup:backup", "Make, check and restore backups of the database."),
     "jobs": ("clankers.ctl.jobs:jobs", "List, show and cancel long-running jobs of the daemon."),
     "plugin": ("clankers.ctl.plugin:plugin", "Connect a harness, such as Claude Code or Codex CLI, to the daemon."),

@@ -1,12 +1,17 @@
 """Database maintenance: manual migrations, integrity checks, vacuum."""
 
+import threading
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clankers_protocol.admin import DbCheck, DbMigrate, DbRollback, DbVacuum, JobStarted, Migrated
-from clankers_protocol.errors import Conflict
-from clankersd.db import Db
-from clankersd.db.errors import SchemaRefused
+from anyio import from_thread
+
+from clankers_protocol.admin import DbCheck, DbMigrate, DbRollback, DbVacuum, EngineCopy, JobStarted, Migrated
+from clankers_protocol.errors import Conflict, InvalidParams
+from clankersd.db import Db, open_copy
+from clankersd.db.engine_copy import CopyDiffers, copy_rows
+from clankersd.db.errors import SchemaRefused, ServerGone
 from clankersd.db.migrations import MigrationRun
 from clankersd.forgetting.erasing import erase_free_space
 from clankersd.wire.jobs import Progress
@@ -57,6 +62,32 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
         return {"freedBytes": before - await daemon.store.read(_bytes)}
 
     return JobStarted(await daemon.jobs.start("vacuum", work))
+
+
+@handles(EngineCopy)
+async def copy_to_engine(daemon: "Daemon", request: EngineCopy) -> JobStarted:
+    is_url = request.to.startswith(("postgresql://", "postgres://"))
+    if not is_url and not Path(request.to).is_absolute():
+        raise InvalidParams("invalid params: expected a postgresql:// URL or an absolute path - at `$.to`")
+
+    async def work(progress: Progress) -> dict[str, Any]:
+        stop = threading.Event()
+
+        def report(table: str, done: int, total: int) -> None:
+            from_thread.run(progress, done, total, table)
+
+        def copy(source: Db) -> dict[str, int]:
+            with open_copy(request.to, request.schema) as target:
+                return copy_rows(source, target, report, stop.is_set)
+
+        try:
+            return {"rows": await daemon.store.snapshot_read(copy)}
+        except (CopyDiffers, SchemaRefused, ServerGone) as error:
+            raise Conflict(str(error)) from error
+        finally:
+            stop.set()
+
+    return JobStarted(await daemon.jobs.start("engine copy", work))
 
 
 def _migrated(change: MigrationRun) -> Migrated:

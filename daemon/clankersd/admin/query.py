@@ -14,5 +14,7 @@ if TYPE_CHECKING:
 async def query(daemon: "Daemon", request: Query) -> Rows:
     await daemon.store.check_readable()
     limit = request.limit or daemon.config.query_rows
+    if (rows := await daemon.store.query(request.sql, limit, daemon.config.query_seconds)) is not None:
+        return rows
     task = Task(str(daemon.store.path), request.sql, limit, daemon.config.query_seconds)
     return cast(Rows, await daemon.queries.query(task, current_connection.get()))  # encoded already, by the process

@@ -83,6 +83,7 @@ _SESSION_STATE = """
 """
 _PLACEHOLDER_SESSION = """
     INSERT INTO sessions (id, source, created_at, created_guessed, updated_at) VALUES (:id, :source, :at, 1, :at)
+    ON CONFLICT (id) DO NOTHING
 """
 
 _CLEAR_SESSION = """

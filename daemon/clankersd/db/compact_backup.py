@@ -31,12 +31,14 @@ ADD_TEXTS_TO_BACKLOG = """
         UNION ALL SELECT 'session title', id, created_at FROM sessions WHERE title <> ''
         UNION ALL SELECT 'memory', id, created_at FROM memories
         UNION ALL SELECT 'skill', id, created_at FROM skills
-    )
+    ) AS texts
     ORDER BY created_at, id
+    ON CONFLICT DO NOTHING
 """
 ADD_DOCUMENTS_TO_BACKLOG = """
     INSERT INTO index_backlog (kind, owner)
     SELECT 'document chunk', id FROM document_chunks WHERE searchable = 1 ORDER BY document_id, chunk_index
+    ON CONFLICT DO NOTHING
 """
 
 

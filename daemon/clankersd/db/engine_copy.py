@@ -55,13 +55,12 @@ def copy_rows(
                 target.execute(ADD_DOCUMENTS_TO_BACKLOG)
     report("verifying", done, total)
     copied: dict[str, int] = {}
-    for table in tables:
-        original, copy = _checksum(source, table), _checksum(target, table)
-        if original != copy:
-            raise CopyDiffers(
-                f"table {table.name} of the copy differs: {copy[0]:,} rows, {original[0]:,} in the original"
-            )
-        copied[table.name] = copy[0]
+    with target.transaction():
+        for table in tables:
+            original, copy = _checksum(source, table), _checksum(target, table)
+            if original != copy:
+                raise CopyDiffers(f"table {table.name} differs: {copy[0]:,} rows instead of {original[0]:,}")
+            copied[table.name] = copy[0]
     return copied
 
 

@@ -15,6 +15,7 @@ import anyio.to_thread
 import apsw
 import structlog
 
+from clankers_protocol.admin import Rows
 from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.cancellation import current_cancellation
@@ -200,6 +201,10 @@ class Store:
         stop = threading.Event()
         work = partial(self.engine.back_up, folder=self.backups, reason=reason, is_stopped=stop.is_set, copy=copy)
         return await self._run_on_snapshot(work, stop)
+
+    async def query(self, sql: str, limit: int, seconds: float) -> Rows | None:
+        """Run the owner's SQL on the server; None if it is to be run on the database file, in a process of its own."""
+        return None
 
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` alone in the connection's thread, outside any transaction: for vacuum, checks, migrations."""

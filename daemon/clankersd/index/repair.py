@@ -48,7 +48,7 @@ _QUEUE = f"""
     INSERT INTO index_queue (generation, chunk)
     SELECT :generation, id FROM chunks WHERE id IN ({_IDS}) ON CONFLICT DO NOTHING
 """
-_ABOVE_ALL_IDS = 1 << 62
+_ABOVE_ALL_IDS = 1 << 62  # and no limit
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def find_unchunked(db: Db) -> Unchunked:
         if select_ids is None:
             continue
         owner = f"{kind.replace(' ', '_')}_id"  # the name of its column
-        params = {"after": "", "limit": -1, "kind": kind, "chunking": live.chunking.number}
+        params = {"after": "", "limit": _ABOVE_ALL_IDS, "kind": kind, "chunking": live.chunking.number}
         for row in db.fetch(_UNCHUNKED_TEXTS.format(select_ids=select_ids, owner=owner), params):
             text = db.fetch_one(text_kind.select, {"id": row["id"]})
             # Some roles are not searched, and blank texts have no chunks.

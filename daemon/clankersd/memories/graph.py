@@ -61,7 +61,7 @@ _EDGES = """
     WHERE source_memory_id IN (SELECT value FROM json_each(:memories))
       AND target_memory_id IN (SELECT value FROM json_each(:memories)) AND {relations}
     GROUP BY 1, 2, 3
-    UNION ALL SELECT link.memory_id, link.entity_id, link.role, 1.0, 0 FROM memory_entities AS link
+    UNION ALL SELECT link.memory_id, link.entity_id, link.role, 1.0, false FROM memory_entities AS link
     WHERE link.memory_id IN (SELECT value FROM json_each(:memories))
       AND +link.entity_id IN (SELECT value FROM json_each(:entities)) AND {links}
     ORDER BY 1, 2, 3

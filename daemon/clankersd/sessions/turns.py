@@ -16,11 +16,13 @@ EXCERPT_CHARACTERS = 160
 _TURNS = f"""
     WITH entries AS (
         SELECT 'message' AS kind, 0 AS rank, id, created_at, role IS 'user' AS is_prompt, prompt_tokens,
-               completion_tokens, 0 AS failed
+               completion_tokens, false AS failed
         FROM messages WHERE session_id = :id
-        UNION ALL SELECT 'tool', 1, id, created_at, 0, NULL, NULL, success IS 0 FROM tools WHERE session_id = :id
-        UNION ALL SELECT 'error', 2, id, created_at, 0, NULL, NULL, 0 FROM session_errors WHERE session_id = :id
-        UNION ALL SELECT 'compaction', 3, id, created_at, 0, NULL, NULL, 0 FROM compaction_events WHERE session_id = :id
+        UNION ALL SELECT 'tool', 1, id, created_at, false, NULL, NULL, success IS 0 FROM tools WHERE session_id = :id
+        UNION ALL SELECT 'error', 2, id, created_at, false, NULL, NULL, false
+            FROM session_errors WHERE session_id = :id
+        UNION ALL SELECT 'compaction', 3, id, created_at, false, NULL, NULL, false
+            FROM compaction_events WHERE session_id = :id
     ),
     numbered AS (
         SELECT *, row_number() OVER in_order - 1 AS position, sum(is_prompt) OVER in_order AS turn FROM entries

@@ -200,6 +200,15 @@ class PostgresDb(Db):
         except psycopg.Error as error:
             raise self._as_known(error) from error
 
+    def run_cursor(self, sql: str, count: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return column names and the first rows of one statement of PostgreSQL's own dialect that reads."""
+        try:
+            with RawServerCursor(self.server, "query") as cursor:
+                cursor.execute(sql)
+                return [column.name for column in cursor.description or ()], cursor.fetchmany(count)
+        except psycopg.Error as error:
+            raise self._as_known(error) from error
+
     def run_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
         """Run a statement of PostgreSQL's own dialect for each row."""
         try:

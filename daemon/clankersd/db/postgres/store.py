@@ -14,7 +14,8 @@ import apsw
 import psycopg
 import structlog
 
-from clankers_protocol.errors import Conflict, DeadlineExceeded
+from clankers_protocol.admin import Rows
+from clankers_protocol.errors import Conflict, DeadlineExceeded, QueryRefused
 from clankersd.db import migrations
 from clankersd.db.connection import Db, Extension
 from clankersd.db.errors import (
@@ -98,6 +99,23 @@ class PostgresStore(Store):
         except (*STORAGE_ERRORS, FileGone) as error:
             await self._handle_error(error)
             raise read_unavailable(describe_error(error)) from error
+
+    async def query(self, sql: str, limit: int, seconds: float) -> Rows:
+        """Run one statement that reads, in a cursor of a read-only transaction: the server refuses anything else."""
+
+        def run(db: Db) -> Rows:
+            assert isinstance(db, PostgresDb)
+            started = time.perf_counter()
+            try:
+                names, rows = db.run_cursor(sql, limit + 1)
+            except apsw.InterruptError:
+                raise
+            except apsw.Error as error:
+                raise QueryRefused(str(error)) from error
+            values = [[_to_json(value) for value in row] for row in rows[:limit]]
+            return Rows(names, values, len(rows) > limit, round((time.perf_counter() - started) * 1000, 2))
+
+        return await self.read(run, seconds)
 
     async def recover(self) -> None:
         """Check the connection every few seconds; while there is a problem, retry until it is over."""
@@ -226,6 +244,12 @@ class PostgresStore(Store):
             if not raw.closed:
                 raw.execute("ROLLBACK")
                 self._idle.append(raw)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def find_vector_extension(db: Db) -> Extension:
