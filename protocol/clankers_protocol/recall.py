@@ -32,7 +32,7 @@ class RecallCandidate(Wire):
 
     `coverage` is the share of the prompt's words in it, weighted by their rarity, `cosine` the similarity of the two
     vectors. `strength` combines both; what is weaker than `needed` is dropped. `text` is its beginning as it is stored
-    now, where past candidates are listed.
+    now; it is not recorded.
     """
 
     id: str

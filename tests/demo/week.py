@@ -427,6 +427,13 @@ def _recall(connection: RawConnection, now: int, memories: list[str]) -> None:
             ],
         )
         time.sleep(6 if number < len(exchanges) - 1 else 0)  # prompts are told apart by their time
+    _search(connection, session)
+    for memory in memories[:2]:
+        connection.call("memory.reinforce", id=memory, sessionId=session, scopes=["*"])
+
+
+def _search(connection: RawConnection, session: str) -> None:
+    """Search as an agent does through MCP; its harness captures the calls."""
     for number, query in enumerate(("tax rounding per line", "staging disk full", "who approves a release on Friday")):
         call = {"name": "search", "arguments": {"query": query, "everywhere": number > 0}}
         message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}
@@ -441,5 +448,3 @@ def _recall(connection: RawConnection, now: int, memories: list[str]) -> None:
             "createdAt": int(time.time() * 1000),
         }
         _send(connection, [{"tool": tool}])
-    for memory in memories[:2]:
-        connection.call("memory.reinforce", id=memory, sessionId=session, scopes=["*"])

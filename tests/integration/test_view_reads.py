@@ -230,6 +230,8 @@ def test_searches_and_silent_prompts_are_kept_in_memory(rpc: RawConnection) -> N
     rpc.call("upsertMessage", message={"id": "asked", "sessionId": "s", "role": "user", "textContent": prompt})
     event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": PROJECT, "prompt": prompt}
     assert rpc.call("recall.hook", harness="claude-code", event=event)["output"] is None
+    preview = rpc.call("recall.preview", kind="prompt", query=prompt, project=PROJECT)
+    assert fact in [one["text"] for one in preview["considered"]]
     (silent,) = rpc.call("recall.recent", sessionId="s")["silent"]
     assert (silent["promptId"], silent["prompt"]) == ("asked", prompt)
     (candidate,) = [one for one in silent["considered"] if one["id"] == memory]

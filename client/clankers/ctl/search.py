@@ -51,8 +51,17 @@ def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]
     return msgspec.convert(list(dict.fromkeys("memory" if name == FILES else name for name in value)), list[Source])
 
 
+def _require_words(context: click.Context, _: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a search without words where no finder can run."""
+    if not value and (context.ensure_object(Ctl).json or not can_run_full_screen()):
+        raise click.UsageError(
+            "Missing argument 'WORDS...'. Only on a terminal, a finder opens without words.", context
+        )
+    return value
+
+
 @click.command()
-@click.argument("words", nargs=-1)
+@click.argument("words", nargs=-1, callback=_require_words)
 @click.option(
     "--project",
     metavar="PROJECT",
@@ -123,11 +132,9 @@ def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]
 @click.option("--as-of", metavar="TIME", callback=until_callback, help="Find memories as they were known at TIME.")
 @click.option("--valid-at", metavar="TIME", callback=until_callback, help="Find memories that were true at TIME.")
 @click.option("--explain", is_flag=True, help="Show the components of each score.")
-@click.pass_context
 @common_options
 def search(
     ctl: Ctl,
-    context: click.Context,
     words: tuple[str, ...],
     project: str | None,
     sources: list[Source],
@@ -166,9 +173,6 @@ def search(
       clankers-ctl search deploy --source files --explain
       clankers-ctl search "flaky test" --all --json | jq '.hits[].text'
     """
-    is_interactive = not words and not ctl.json and can_run_full_screen()
-    if not words and not is_interactive:
-        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     request = Search(
         query=" ".join(words) or " ",
         sources=sources or None,
@@ -192,7 +196,7 @@ def search(
         explain=explain,
         recorded=False,
     )
-    if is_interactive:
+    if not words:
         from clankers.ctl.finder import find  # slow to load
 
         find(ctl, request)

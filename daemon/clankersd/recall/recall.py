@@ -27,6 +27,7 @@ from clankersd.db import Db, Store
 from clankersd.memories.scoring import ScoreWeights
 from clankersd.memories.update import record_recall
 from clankersd.recall.block import Block, Item
+from clankersd.recall.ledger import with_texts
 from clankersd.recall.skip import why_trivial
 from clankersd.recall.sources import (
     PromptMatches,
@@ -122,7 +123,9 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
 async def recall_preview(daemon: "Daemon", request: RecallPreview) -> Recall:
     at = Occasion(None, request.kind, request.session_id or "", request.project, request.query or "", request.kind)
     target = await daemon.store.read(lambda db: _target(db, at))
-    return await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
+    recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
+    recall.considered = await daemon.store.read(lambda db: with_texts(db, recall.considered))
+    return recall
 
 
 @handles(SessionInjections)
