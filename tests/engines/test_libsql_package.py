@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from clankersd.db.connection import has_wal_reset_bug
+
 OTHER_THREAD = """
 import json, sys, threading, time
 turns, ended = 0, False
@@ -46,6 +48,8 @@ try:
 except Exception:
     print('"refused"')
 """
+
+VERSION = 'import json; print(json.dumps(driver.connect(":memory:").execute("SELECT sqlite_version()").fetchall()))'
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +85,7 @@ def test_libsql_cuts_text_at_a_nul_character(python_with_libsql: Path) -> None:
 def test_libsql_takes_a_missing_parameter_for_null(python_with_libsql: Path) -> None:
     assert printed(python_with_libsql, "libsql", MISSING_PARAMETER) == [[1, None]]
     assert printed(sys.executable, "sqlite3", MISSING_PARAMETER) == "refused"
+
+
+def test_sqlite_of_libsql_may_lose_commits_when_its_log_restarts(python_with_libsql: Path) -> None:
+    assert has_wal_reset_bug(printed(python_with_libsql, "libsql", VERSION)[0][0])
