@@ -58,3 +58,25 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER chunks_moved AFTER UPDATE OF project ON chunks FOR EACH ROW EXECUTE FUNCTION chunks_moved();
+
+-- Chunks that were changed or deleted since their columns were read into memory: the newest 100,000.
+CREATE TABLE changed_chunks (
+    position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    chunk    bigint NOT NULL
+);
+
+CREATE FUNCTION chunks_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO changed_chunks (chunk) VALUES (OLD.id);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chunks_changed AFTER UPDATE OF project, role, position, created_at OR DELETE ON chunks
+    FOR EACH ROW EXECUTE FUNCTION chunks_changed();
+
+CREATE FUNCTION changed_chunks_logged() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM changed_chunks WHERE position <= NEW.position - 100000;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER changed_chunks_logged AFTER INSERT ON changed_chunks
+    FOR EACH ROW EXECUTE FUNCTION changed_chunks_logged();

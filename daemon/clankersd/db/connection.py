@@ -78,6 +78,9 @@ class Db:
 
     engine: Engine = SqliteEngine()
 
+    is_shared = False
+    """True if other daemons write to the same tables."""
+
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw
         self._prepare()

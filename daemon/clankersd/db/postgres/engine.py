@@ -30,7 +30,9 @@ HNSW_BUILD = "m = 16, ef_construction = 64"
 MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
 """Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
 
-INDEX_TABLES = frozenset({"chunk_words", "memory_words", "unindexed_chunks", "unindexed_memories", "moved_chunks"})
+INDEX_TABLES = frozenset(
+    {"chunk_words", "memory_words", "unindexed_chunks", "unindexed_memories", "moved_chunks", "changed_chunks"}
+)
 """Tables that SQLite has no counterpart of."""
 
 _TABLES = {"chunks_fts": ("chunk_words", "chunk"), "memories_fts": ("memory_words", "memory")}
@@ -197,11 +199,14 @@ class PostgresEngine(Engine):
         return True
 
     def log_changed_chunks(self, db: "Db") -> bool:
-        """Return False: ids do not grow in the order of commits where several daemons share a schema."""
-        return False
+        """Begin a new log. Where daemons share a schema there is none: ids do not grow in the order of commits."""
+        if db.is_shared:
+            return False
+        db.execute("DELETE FROM changed_chunks")
+        return True
 
     def has_changed_chunks(self, db: "Db") -> bool:
-        return False
+        return True
 
     def measure(self, db: "Db") -> DatabaseSizes:
         return DatabaseSizes(database=int(db.value(_SIZES)), wal=0, free=0)

@@ -184,6 +184,7 @@ class PostgresStore(Store):
                     f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
                     "database_schema, or set database_shared = true for all of them"
                 )
+        db.is_shared = self._is_shared
         self._set_synchronous_commit(db)
         self.vec = find_vector_extension(db)
         if self.vec.problem:
