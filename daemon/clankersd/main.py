@@ -3,12 +3,12 @@
 import argparse
 import dataclasses
 import gc
+import importlib
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,19 @@ def main() -> None:
         by_hook = None
         if options.started_by_hook is not None:
             by_hook = HookStart.parse(paths.database, options.started_by_hook)
-        anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+        anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": _has_uvloop()})
     except* ConfigError as group:
         _exit_with_error(group, EXIT_CONFIG)
     except* (StartRefused, OSError) as group:
         _exit_with_error(group, EXIT_REFUSED)
+
+
+def _has_uvloop() -> bool:
+    try:
+        importlib.import_module("uvloop")
+    except Exception:  # missing, or built for another system: the loop of the standard library is slower
+        return False
+    return True
 
 
 def _run_config_command(options: argparse.Namespace, paths: Paths, flags: Mapping[str, Any]) -> None:

@@ -20,7 +20,6 @@ from clankersd.db import Db, Store
 from clankersd.embedders.base import EmbedderSettings
 from clankersd.index import generations
 from clankersd.index.files import sync as files_module
-from clankersd.index.files import watcher
 from clankersd.index.files.sync import FileSync, SyncReport, WatchSettings
 from clankersd.index.generations import NO_EMBEDDER, GenerationSpec
 from clankersd.index.index import Index
@@ -555,7 +554,7 @@ async def test_service_polls_when_the_system_reports_no_changes_and_says_so(
         raise OSError("OS file watch limit reached")
 
     with monkeypatch.context() as limits:
-        limits.setattr(watcher, "RustNotify", exhausted)
+        limits.setattr("watchfiles._rust_notify.RustNotify", exhausted)
         async with watched_world(home, poll=poll) as one:
             await one.until_resting()
             one.write("MEMORY.md", "found all the same")

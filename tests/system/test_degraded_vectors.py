@@ -126,6 +126,7 @@ class Tokenizer:
     def from_str(text):
         raise PanicException("called `Result::unwrap()` on an `Err` value")
 """
+OLD_PROCESSOR = 'raise RuntimeError("NumPy was built with baseline optimizations: (X86_V2) but your machine has not")\n'
 BROKEN = 'raise ImportError("libopenblas.so.0: cannot open shared object file")\n'
 
 
@@ -133,6 +134,7 @@ BROKEN = 'raise ImportError("libopenblas.so.0: cannot open shared object file")\
     ("package", "source", "reason"),
     [
         ("numpy", BROKEN, "libopenblas"),
+        ("numpy", OLD_PROCESSOR, "X86_V2"),
         ("tokenizers", BROKEN, "libopenblas"),
         ("tokenizers", PANIC, "PanicException: called `Result::unwrap()`"),
         ("sqlite_vec", "", "sqlite-vec is missing"),
@@ -148,6 +150,21 @@ def test_package_broken(home: Path, tmp_path: Path, package: str, source: str, r
         if package == "sqlite_vec":  # its index was made without vectors
             assert "being rebuilt" in connection.call("health")["degraded"]
         check_recovered(connection, "first", "second")
+
+
+@pytest.mark.parametrize("source", [BROKEN, OLD_PROCESSOR], ids=["broken", "old processor"])
+def test_packages_that_only_make_it_faster_are_broken(home: Path, tmp_path: Path, source: str) -> None:
+    for package in ("simsimd", "uvloop", "watchfiles"):
+        shadow(tmp_path, package, source)
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "MEMORY.md").write_text("The tortoise lives in the garden.\n")
+    settings = {"PYTHONPATH": str(tmp_path), "CLANKERS_WATCH_ROOTS": str(tmp_path / "workspace")}
+    with running_daemon(home, **settings) as daemon, daemon.connect() as connection:
+        connection.call("upsertMessage", message=message("first", text="the first turtle crossed the road"))
+        check_recovered(connection, "first")
+        eventually(lambda: connection.call("search", query="tortoise")["hits"] != [], "watched files are found")
+        assert "polling" in connection.call("index.status")["files"]["problem"]
+        assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("kind", ["missing", "name too long", "links in a circle", "FIFO", "no such user"])

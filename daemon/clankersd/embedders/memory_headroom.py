@@ -25,7 +25,12 @@ def import_numpy() -> ModuleType:
     """Import numpy if there is memory for it; raises MemoryError or ImportError."""
     if "numpy" not in sys.modules:
         require_headroom(NUMPY_IMPORT_BYTES)
-    return importlib.import_module("numpy")
+    try:
+        return importlib.import_module("numpy")
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # RuntimeError: the processor lacks instructions that numpy was built for
+        raise ImportError(f"{type(error).__name__}: {error}", name="numpy") from error
 
 
 def numpy_if_available() -> ModuleType | None:

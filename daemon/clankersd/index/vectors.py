@@ -425,5 +425,5 @@ def load_kernels() -> Any:
     """Return the library of SIMD kernels; without it numpy gives the same results, several times slower."""
     try:
         return importlib.import_module("simsimd")
-    except ImportError:
+    except Exception:  # missing, or built for another processor
         return None

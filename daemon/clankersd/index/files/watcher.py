@@ -7,10 +7,11 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from watchfiles import Change
-from watchfiles._rust_notify import RustNotify  # documented; awatch would add its folders on the event loop
 
 from clankersd.index.files.scan import IGNORED_NAMES
+
+MODIFIED = 2
+"""The kind `modified` of watchfiles.Change."""
 
 STEP_MS = 100
 BATCH_MS = 500
@@ -31,6 +32,11 @@ class Watcher:
     def __init__(self, folders: Mapping[str, frozenset[str] | None], stop: anyio.Event) -> None:
         self.folders = folders
         self._stop = stop
+        try:
+            # Documented; awatch would add its folders on the event loop.
+            from watchfiles._rust_notify import RustNotify
+        except Exception as error:
+            raise WatchUnavailable(f"the package watchfiles cannot be used: {error}") from error
         try:
             self._notify = RustNotify(list(folders), False, False, 0, False, True)
         except FileNotFoundError:
@@ -63,13 +69,13 @@ class Watcher:
                 raise WatchUnavailable(str(error)) from error
             if isinstance(changes, str):  # "timeout", "stop" or "signal"
                 return False
-            if any(self._is_relevant(Change(kind), path) for kind, path in changes):
+            if any(self._is_relevant(kind, path) for kind, path in changes):
                 return True
         return False
 
-    def _is_relevant(self, change: Change, path: str) -> bool:
+    def _is_relevant(self, kind: int, path: str) -> bool:
         folder, name = os.path.split(path)
-        if path in self.folders and change != Change.modified:
+        if path in self.folders and kind != MODIFIED:
             return True
         if name in IGNORED_NAMES or folder not in self.folders:
             return False
