@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test-postgres postgres-try bench-postgres soak bench-backup lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
+.PHONY: test-postgres postgres-try bench-postgres soak bench-backup bench-status lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -102,6 +102,10 @@ soak: $(VENV)/installed
 # SIZE is the size of the database in megabytes, CLIENTS the number of connections that write.
 bench-backup: $(VENV)/installed
 	$(BIN)/python -m tests.bench.backup $(if $(SIZE),--megabytes $(SIZE)) $(if $(CLIENTS),--clients $(CLIENTS))
+
+# CHUNKS is the size of the large store; a million unless given.
+bench-status: $(VENV)/installed
+	$(BIN)/python -m tests.bench.status $(if $(CHUNKS),--chunks $(CHUNKS))
 
 # LOADS chooses some of them, such as LOADS="search import".
 bench-fairness: $(VENV)/installed
