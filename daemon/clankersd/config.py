@@ -29,6 +29,8 @@ PATH_LISTS = ("watch_roots", "watch_extra", "transcript_folders")
 
 MAX_FILE_BYTES = 1024 * 1024
 
+_URL_PASSWORD = re.compile(r"(?<=:)[^:/@]+(?=@)|(?<=password=)[^&]+")
+
 
 class ConfigError(Exception):
     """A setting is invalid; the message names it and its source."""
@@ -316,7 +318,10 @@ class Loaded:
         settings = []
         for key, hint in get_type_hints(Config, include_extras=True).items():
             description = next((meta.description or "" for meta in get_args(hint) if isinstance(meta, Meta)), "")
-            settings.append(Setting(key, getattr(self.config, key), self.origins.get(key, "default"), description))
+            value = getattr(self.config, key)
+            if key == "database_url":
+                value = _URL_PASSWORD.sub("***", value)
+            settings.append(Setting(key, value, self.origins.get(key, "default"), description))
         return Settings(path=str(self.path), settings=settings, ignored=list(self.ignored))
 
 

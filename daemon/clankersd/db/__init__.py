@@ -39,10 +39,11 @@ def open_copy(target: str, schema: str) -> Iterator[Db]:
         return
     raw = apsw.Connection(target)
     try:
+        if raw.filename:
+            Path(target).chmod(0o600)
         raw.pragma("foreign_keys", 1)
         copy = Db(raw)
         migrate(copy, Path(target).parent)
         yield copy
     finally:
         raw.close()
-        Path(target).chmod(0o600)
