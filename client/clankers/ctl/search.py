@@ -122,7 +122,7 @@ def _require_words(context: click.Context, _: click.Parameter, value: tuple[str,
     "--pool",
     type=click.IntRange(10, 1000),
     metavar="N",
-    help="Rank the best N candidates of keyword search and of vector search.  [default: 200]",
+    help="Rank the best N candidates of keyword search and of vector search.  [default: 150]",
 )
 @click.option("--duplicates", is_flag=True, help="List hits with nearly the same words one by one.")
 @click.option("--no-rerank", is_flag=True, help="Do not ask the reranker, if one is configured.")

@@ -50,7 +50,7 @@ from clankersd.search.term_index import TermIndex
 from clankersd.search.turn_scoring import TurnScores, score_turns
 from clankersd.search.vector import PENDING_SECONDS, QueryVector, VectorMatches, VectorSearch, in_thread_if
 
-POOL_SIZE = 200
+POOL_SIZE = 150
 """Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
 
 MAX_POOL_SIZE = 1000

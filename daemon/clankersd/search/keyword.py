@@ -29,7 +29,7 @@ MAX_TERMS = 16
 MAX_LISTED_SCOPE = 300_000
 """Chunks up to which the ids of a scope are listed. A larger scope is treated like the whole index."""
 
-MAX_SCORED_CHUNKS = 4_000
+MAX_SCORED_CHUNKS = 2_000
 """Chunks whose place in a conversation is looked up: those with the most and rarest terms."""
 
 RARITY_STEPS = 64
