@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from clankersd.config import Config, ConfigError, load, write_setting
-from clankersd.hook_start import sending_settings
 
 
 def test_without_anything_the_defaults_stand(tmp_path: Path) -> None:
@@ -80,7 +79,3 @@ def test_password_of_the_database_is_not_shown(tmp_path: Path) -> None:
         [setting] = [one for one in shown.settings if one.key == "database_url"]
         assert "hush" not in setting.value
         assert "***" in setting.value
-
-
-def test_url_of_the_database_counts_as_sending() -> None:
-    assert sending_settings({"database_url": "postgresql://host/db", "log_level": "info"}) == {"database_url"}
