@@ -143,7 +143,7 @@ def test_ledger_says_what_was_told_from_what_and_whether_it_was_used(rpc: RawCon
     event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": PROJECT}
     prompt = "How does the invoice exporter round cents?"
     rpc.call("upsertMessage", message={"id": "asked", "sessionId": "s", "role": "user", "textContent": prompt})
-    output = rpc.call("recall.hook", harness="claude-code", event=event | {"prompt": prompt})["output"]
+    output = rpc.call("recall.hook", harness="codex", event=event | {"prompt": prompt})["output"]
     assert memory["id"][:8] in str(output) or "quantize" in str(output)
 
     def entry() -> Any:
@@ -229,7 +229,7 @@ def test_searches_and_silent_prompts_are_kept_in_memory(rpc: RawConnection) -> N
     prompt = "Please paint the garden fence green, with quantize of something, and tell nobody about the exporter."
     rpc.call("upsertMessage", message={"id": "asked", "sessionId": "s", "role": "user", "textContent": prompt})
     event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": PROJECT, "prompt": prompt}
-    assert rpc.call("recall.hook", harness="claude-code", event=event)["output"] is None
+    assert rpc.call("recall.hook", harness="codex", event=event)["output"] is None
     preview = rpc.call("recall.preview", kind="prompt", query=prompt, project=PROJECT)
     assert fact in [one["text"] for one in preview["considered"]]
     (silent,) = rpc.call("recall.recent", sessionId="s")["silent"]

@@ -122,6 +122,7 @@ class FileGuard:
         self._real_path = str(path)
         self._page_bytes = 0
         self._wal_frames = 0
+        self._shm_bytes = 0
         self._frames_before_commit = 0
         self._frames_at_checkpoint = 0
         self._needs_stamp = False
@@ -154,6 +155,7 @@ class FileGuard:
         self._page_bytes = db.value("PRAGMA page_size")
         self.rescued = None
         self.unflushed_pages = self._wal_frames = self._frames_before_commit = self._frames_at_checkpoint = 0
+        self._shm_bytes = 0
         self._generations.clear()
         db.raw.set_wal_hook(self._count_frames)
 
@@ -196,11 +198,12 @@ class FileGuard:
             raise FileGone(f"the database file was truncated while it was open: {RESTORE_HINT}")
         if current.wal != opened.wal or current.shm != opened.shm:
             raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
-        shm_bytes = SHM_REGION_BYTES * (1 + (self._wal_frames + SHM_HEADER_FRAMES - 1) // SHM_REGION_FRAMES)
-        if current.shm_bytes < shm_bytes:
+        used_bytes = SHM_REGION_BYTES * (1 + (self._wal_frames + SHM_HEADER_FRAMES - 1) // SHM_REGION_FRAMES)
+        self._shm_bytes = max(self._shm_bytes, used_bytes, current.shm_bytes)
+        if current.shm_bytes < self._shm_bytes:
             # SQLite has mapped the file: touching a page beyond its end would end the process with SIGBUS. As zeros it
             # is an index that SQLite builds again from the WAL.
-            os.truncate(f"{self._real_path}-shm", shm_bytes)
+            os.truncate(f"{self._real_path}-shm", self._shm_bytes)
             raise FileGone("the index of the database's write-ahead log was truncated while it was open")
         if not current.is_same_database(opened):
             raise FileChanged("another program wrote to the database file while it was open")
