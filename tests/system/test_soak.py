@@ -15,7 +15,7 @@ from clankers_protocol.framing import frame
 EVENTS = 200_000
 BATCH = 1000
 PIPELINED = 50
-WAL_LIMIT = 160_000_000  # a checkpoint is due at 64 MiB and a commit may add to that
+WAL_LIMIT = 160_000_000  # a checkpoint is due at 16 MiB and a commit may add to that
 TEXT = "what was said " * 6
 
 

@@ -63,8 +63,9 @@ SHORT_READ_SECONDS = 0.02
 
 MAX_SNAPSHOT_READS = 4
 RETRY_SECONDS = 2.0
-CHECKPOINT_PAGES = 1000  # when no write waits
-CHECKPOINT_PAGES_BUSY = 16_000  # 64 MiB: even while writes wait
+CHECKPOINT_PAGES = 1000  # once no write has come for QUIET_SECONDS
+CHECKPOINT_PAGES_BUSY = 4_000  # 16 MiB: even while writes come, since a longer checkpoint delays them more
+QUIET_SECONDS = 0.05
 IDLE_SECONDS = 1.0
 
 log = structlog.get_logger(component="store")
@@ -246,8 +247,6 @@ class Store:
                 await self._commit_waiting()
                 if self._guard.unflushed_pages > CHECKPOINT_PAGES_BUSY:
                     await self._checkpoint()
-            if self._guard.unflushed_pages > CHECKPOINT_PAGES:
-                await self._checkpoint()
             if not await self._wait_for_write():
                 await self._checkpoint()
 
@@ -475,7 +474,10 @@ class Store:
             return True
         loop = asyncio.get_running_loop()
         self._write_added = loop.create_future()
-        timer = loop.call_later(IDLE_SECONDS, self._stop_waiting, False) if self._guard.unflushed_pages else None
+        pages, timer = self._guard.unflushed_pages, None
+        if pages:
+            seconds = QUIET_SECONDS if pages > CHECKPOINT_PAGES else IDLE_SECONDS
+            timer = loop.call_later(seconds, self._stop_waiting, False)
         try:
             return await self._write_added
         finally:
@@ -499,15 +501,16 @@ class Store:
 
         def commit(db: Db) -> list[Outcome]:
             started = time.perf_counter()
-            self._guard.verify()
             with statements_first():
+                self._guard.verify()
                 changes = self.queue.select(writes, BULK_SECONDS)
                 if self._guard.before_commit():
                     _, *outcomes = self._commit_together(db, chain([wal.new_generation], changes))
                     self._guard.stamp_committed()
                 else:
                     outcomes = self._commit_together(db, changes)
-            self._guard.verify_commit(db)
+            with statements_first():
+                self._guard.verify_commit(db)
             metrics.commit_seconds.observe(time.perf_counter() - started)
             metrics.commit_writes.observe(len(outcomes))
             return outcomes
