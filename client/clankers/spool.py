@@ -114,7 +114,10 @@ def make_folder(folder: str) -> None:
         return
     except FileNotFoundError:
         make_folder(os.path.dirname(folder))
-        os.mkdir(folder, 0o700)
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:  # another hook was faster
+            return
     if os.geteuid() == 0:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         give_to_owner(descriptor, os.path.dirname(folder))

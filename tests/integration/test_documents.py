@@ -309,7 +309,7 @@ def test_cancelled_ingest_removes_a_new_document_and_leaves_an_existing_one_inco
         rpc.call("job.cancel", id=job)
         eventually(lambda: rpc.call("job.status", id=job)["state"] == "cancelled", "it is cancelled")
 
-    book.write_text("\n\n".join(f"Paragraph {number}. {'word ' * 60}" for number in range(1_500)))
+    book.write_text("\n\n".join(f"Paragraph {number}. {'word ' * 60}" for number in range(6_000)))
     cancelled_halfway(chunks.replace("2", "1"))
     for table in TABLES[:5]:
         assert rpc.call("query", sql=f"SELECT count(*) FROM {table}")["rows"] == [[0]], table

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clankers.spool import is_opted_out, spool_event, without_private
+from clankers.spool import is_opted_out, make_folder, spool_event, without_private
 from clankersd.capture.spool import MAX_REJECTED, MAX_REJECTED_BYTES, make_room
 from clankersd.redaction.engine import redact
 
@@ -132,3 +132,16 @@ def test_is_opted_out_looks_in_the_folder_and_above(tmp_path: Path) -> None:
     (tmp_path / "a" / ".clankers-ignore").symlink_to("nowhere")
     assert is_opted_out(str(deep))
     assert not is_opted_out(str(tmp_path))
+
+
+def test_folder_made_by_another_hook_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, mkdir = tmp_path / "clankers" / "spool", os.mkdir
+
+    def mkdir_beside_another_hook(path: str, mode: int) -> None:
+        mkdir(path, mode)
+        if Path(path) == folder.parent:
+            mkdir(folder, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir_beside_another_hook)
+    make_folder(str(folder))
+    assert folder.is_dir()
