@@ -151,9 +151,7 @@ def _paths(options: argparse.Namespace) -> Paths:
 
 async def _run(paths: Paths, flags: Mapping[str, Any], by_hook: HookStart | None) -> None:
     from clankersd.app import running  # slow to load, and not needed to check the settings
-    from clankersd.db.connection import configure_sqlite
 
-    configure_sqlite()
     # Signals are caught before any client can connect.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with running(paths, flags, by_hook) as daemon, anyio.create_task_group() as tasks:

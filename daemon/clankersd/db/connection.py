@@ -33,11 +33,6 @@ PROGRESS_INSTRUCTIONS = 5000
 """SQLite virtual machine instructions between two checks whether to interrupt a statement."""
 
 CACHE_KIB = 32 * 1024  # with SQLite's default of 2 MiB the index is read from the disk over and over
-STATEMENT_JOURNAL_BYTES = 120 * 1024
-"""Memory for the pages that one statement has changed and may have to restore; the rest goes to a temporary file.
-With SQLite's default of 64 KiB that happens for every chunk that is stored, since it is in a dozen indexes. SQLite
-cannot write 128 KiB or more to that file at once, and would report a full disk."""
-
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 _NOTHING: Mapping[str, Any] = {}
@@ -47,13 +42,6 @@ _IS_OURS = """
         OR EXISTS (SELECT 1 FROM pragma_table_info('_migrations') WHERE name = 'checksum')
         OR EXISTS (SELECT 1 FROM pragma_table_info('sessions') WHERE name = 'project_path')
 """
-
-
-def configure_sqlite() -> None:
-    """Configure SQLite for this process; no connection may be open yet."""
-    apsw.shutdown()
-    apsw.config(apsw.SQLITE_CONFIG_STMTJRNL_SPILL, STATEMENT_JOURNAL_BYTES)
-    apsw.initialize()
 
 
 def has_wal_reset_bug(version: str) -> bool:
