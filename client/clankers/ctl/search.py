@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -136,26 +136,16 @@ def _require_words(context: click.Context, _: click.Parameter, value: tuple[str,
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
-    project: str | None,
     sources: list[Source],
     session: str | None,
-    since: int | None,
-    until: int | None,
     limit: int,
     page: int,
     everything: bool,
-    mode: Mode,
-    min_score: float,
     half_life: float | None,
-    diversity: float,
-    vector_weight: float | None,
-    pool: int | None,
     duplicates: bool,
     no_rerank: bool,
     hops: int | None,
-    as_of: int | None,
-    valid_at: int | None,
-    explain: bool,
+    **criteria: Any,
 ) -> None:
     """Search sessions, memories, documents, skills and files.
 
@@ -176,25 +166,15 @@ def search(
     request = Search(
         query=" ".join(words) or " ",
         sources=sources or None,
-        project=project,
         scopes=["*"],  # the user may see the memories of all scopes
         session_id=session and ctl.call(SessionGet(session)).id,
-        since=since,
-        until=until,
-        as_of=as_of,
-        valid_at=valid_at,
         limit=MAX_HITS_PER_PAGE if everything else limit,
-        mode=mode,
-        min_score=min_score,
         half_life_days=half_life,
-        diversity=diversity,
         graph=GraphOptions(hops=hops) if hops else None,
-        vector_weight=vector_weight,
-        pool=pool,
         collapse=not duplicates,
         rerank=not no_rerank,
-        explain=explain,
         recorded=False,
+        **criteria,  # options with the names of the fields
     )
     if not words:
         from clankers.ctl.finder import find  # slow to load
