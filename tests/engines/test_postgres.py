@@ -79,11 +79,11 @@ TEXTS = (
 
 def fill(rpc: RawConnection) -> dict[str, str]:
     """Store something of every kind; returns the ids of what has one."""
-    rpc.call("upsertSession", session={"id": "s1", "title": "Deploy", "projectPath": "/work/shop", "createdAt": DAY})
+    rpc.call("upsertSession", session={"id": "s1", "title": "Deploy", "projectPath": "/src/shop", "createdAt": DAY})
     for number, text in enumerate(TEXTS):
         created = {"role": "user" if number % 2 else "assistant", "createdAt": DAY + number, "promptTokens": number}
         rpc.call("upsertMessage", message={"id": f"m{number}", "sessionId": "s1", "textContent": text, **created})
-    tool = {"toolName": "Edit", "toolInput": "make", "filePath": "/work/shop/a.py", "success": False}
+    tool = {"toolName": "Edit", "toolInput": "make", "filePath": "/src/shop/a.py", "success": False}
     rpc.call("upsertTool", tool={"id": "t1", "sessionId": "s1", "errorMessage": "ENOENT", "createdAt": DAY, **tool})
     rpc.call("upsertSessionError", sessionError={"id": "e1", "sessionId": "s1", "errorMessage": "boom"})
     rpc.call("upsertCompactionEvent", compactionEvent={"id": "c1", "sessionId": "s1", "tokensBefore": 10})
@@ -119,14 +119,14 @@ READS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("session.turns", {"sessionId": "s1"}),
     ("tool.list", {"sessionId": "s1"}),
     ("file.list", {}),
-    ("file.history", {"path": "/work/shop/a.py"}),
+    ("file.history", {"path": "/src/shop/a.py"}),
     ("stats", {}),
     ("search", {"query": "database connection retry"}),
     ("search", {"query": "parse header"}),
     ("search", {"query": "数据库"}),
     ("search", {"query": "deploy", "mode": "keyword"}),
     ("search", {"query": "vault keys", "mode": "vector"}),
-    ("search", {"query": "deploy", "project": "/work/shop"}),
+    ("search", {"query": "deploy", "project": "/src/shop"}),
     ("message.search", {"query": "backoff"}),
     ("memory.list", {}),
     ("memory.get", {"id": "$memory"}),
@@ -162,7 +162,7 @@ READS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("config.get", {"namespace": "n", "key": "k"}),
     ("config.list", {"namespace": "n"}),
     ("project.list", {}),
-    ("project.show", {"project": "/work/shop"}),
+    ("project.show", {"project": "/src/shop"}),
     ("recall.ledger", {}),
     ("recall.preview", {"kind": "prompt", "query": "deploy keys"}),
     ("retention.show", {}),
@@ -193,7 +193,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("events.batch", {"events": [{"session": {"id": "s2", "title": "Second"}}, {"message": message("b1", "s2")}]}),
     ("hook.event", {"harness": "generic", "event": {"message": message("h1", "s2")}}),
     ("thread.update", {"id": "thread1", "title": "Renamed"}),
-    ("project.rename", {"project": "/work/shop", "name": "Shop"}),
+    ("project.rename", {"project": "/src/shop", "name": "Shop"}),
     ("schedule.enable", {"id": "$action", "enabled": False}),
     ("skill.update", {"id": "$skill", "description": "How to deploy it"}),
     ("config.delete", {"namespace": "n", "key": "k"}),

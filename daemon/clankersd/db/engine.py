@@ -50,7 +50,7 @@ class DatabaseSizes:
 
 
 class Engine(ABC):
-    """What an engine does in its own way. Methods run in the thread of the connection that they are given.
+    """Operations that engines do in different ways. Methods run in the thread of the connection that they are given.
 
     An occurrence is `chunk * OCCURRENCES_PER_CHUNK + offset`, plus HEADER in the header.
     """

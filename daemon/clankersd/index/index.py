@@ -14,7 +14,7 @@ from clankersd.embedders.local import RETRY_SECONDS
 from clankersd.index import generations
 from clankersd.index.chunks import ChunkedText, Chunking, add_tools_to_backlog, chunk_text
 from clankersd.index.generations import NO_EMBEDDER, Generation, GenerationSpec
-from clankersd.index.vectors import LabelledVector, Mirror, count, log_moved_chunks, read_samples, read_slice
+from clankersd.index.vectors import LabelledVector, Mirror, count, read_samples, read_slice
 
 MAX_INLINE_CHARS = 50_000
 """A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""
@@ -174,7 +174,7 @@ class Index:
             elif has_vec:
                 generations.create_vector_table(db, live)
             self.live = live
-        log_moved_chunks(db)
+        db.engine.log_moved_chunks(db)  # the vectors in memory have to follow
         self.vector_count = count(db, live) if has_vec else 0
         rows = db.tuples(
             f"SELECT DISTINCT role FROM chunks WHERE role NOT IN ('user', 'assistant', 'tool') LIMIT {MAX_SPEAKERS}"

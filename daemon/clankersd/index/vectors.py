@@ -137,11 +137,6 @@ def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVecto
     return db.tuples(sql, {"after": after, "limit": VECTORS_PER_READ})
 
 
-def log_moved_chunks(db: Db) -> None:
-    """Have the connection log the chunks that move to another project: the copy in memory has to follow."""
-    db.engine.log_moved_chunks(db)
-
-
 def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
     """Return the chunks that have moved since the log's position `after`: id, project and position of each.
 

@@ -100,7 +100,7 @@ _NOT_ACKNOWLEDGED = f"nobody acknowledged it, though it was handed out {MAX_ATTE
 
 @dataclass(frozen=True)
 class _PlannedAction:
-    """What is planned of an action that is due."""
+    """The plan of an action that is due."""
 
     id: str
     schedule: str

@@ -218,7 +218,7 @@ def _with_new_chunks(db: Db, spelling: Spelling, cached: _CachedTerm, last: int)
 
 @dataclass(frozen=True)
 class TermIndex:
-    """What searches share in memory."""
+    """The tables in memory that all searches share."""
 
     chunks: ChunkTable = field(default_factory=ChunkTable)
     frequencies: TermFrequencies = field(default_factory=TermFrequencies)
