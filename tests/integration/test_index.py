@@ -166,6 +166,12 @@ def test_changed_text_replaces_the_old(empty_index: RawConnection) -> None:
     assert hit["text"] == "the rubidium standard"
 
 
+def test_status_without_pending_work_counts_every_vector(empty_index: RawConnection) -> None:
+    for number in range(30):
+        store(empty_index, f"m{number}", f"the quartz oscillator, turn {number}")
+        assert settled(empty_index)["live"]["vectors"] == number + 1
+
+
 def test_message_that_grows_keeps_its_unchanged_chunks(empty_index: RawConnection) -> None:
     """As a streamed answer does: what was cut before keeps its place and its vector."""
     paragraphs = [" ".join(f"p{number}w{word}" for word in range(200)) for number in range(8)]

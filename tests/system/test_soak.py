@@ -17,6 +17,9 @@ BATCH = 1000
 PIPELINED = 50
 WAL_LIMIT = 160_000_000  # a checkpoint is due at 16 MiB and a commit may add to that
 TEXT = "what was said " * 6
+KEPT_BY_SQLITE = 2
+"""Descriptors of closed connections, one to read and one to write, which SQLite keeps for the next: while another
+connection of the process is open, closing a file would drop that one's locks. The first daily backup leaves one."""
 
 
 def resident(pid: int) -> int:
@@ -51,7 +54,7 @@ def test_memory_log_and_descriptors_stay_bounded_over_200000_events(fresh_daemon
     second_half = max(memory[len(memory) // 2 :])
     assert second_half < first_quarter * 1.3 + 10e6, memory
     assert largest_wal < WAL_LIMIT
-    eventually(lambda: descriptors(pid) <= descriptors_before, "all descriptors are given back")
+    eventually(lambda: descriptors(pid) <= descriptors_before + KEPT_BY_SQLITE, "all descriptors are given back")
 
 
 def store_round(connections: list[RawConnection], first: int) -> int:

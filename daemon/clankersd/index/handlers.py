@@ -1,5 +1,6 @@
 """Handlers of `index.*`: its status, the watched paths, syncing files and reindexing."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +45,21 @@ REMOTE_PROBE_SECONDS, LOCAL_PROBE_SECONDS = 5.0, 60.0
 """Time that an embedder has for its first vector; a local one has to load its model."""
 
 
-class _Counts(msgspec.Struct):
-    """Pending work of the index, as of one moment."""
+@dataclass(frozen=True)
+class _PendingChunks:
+    """Chunks of a generation that wait for their vector, and those that were given up."""
 
-    live: GenerationStatus | None
-    building: GenerationStatus | None
+    generation: Generation
+    pending: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class _PendingWork:
+    """Work of the index that is not done yet, as of one moment."""
+
+    live: _PendingChunks | None
+    building: _PendingChunks | None
     backlog: int
     files: int
 
@@ -56,8 +67,8 @@ class _Counts(msgspec.Struct):
 @handles(IndexStatus)
 async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
     index, queue, files = daemon.index, daemon.queue, daemon.files
+    work = await daemon.store.read(_pending_work)  # before the counts: what it says is done is then in them
     counted = (await daemon.index_counts.get()).result
-    counts = await daemon.store.read(lambda db: _count(db, counted.vectors))
     return IndexReport(
         vectors=index.vector_problem or "ready",
         rate=round(queue.rate, 1),
@@ -69,12 +80,12 @@ async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
             dirty=files.dirty,
             watched=files.watched,
             last_sync=files.last_sync,
-            files=counts.files,
+            files=work.files,
         ),
-        live=counts.live,
-        building=counts.building,
+        live=_generation_status(work.live, counted.vectors) if work.live else None,
+        building=_generation_status(work.building, counted.vectors) if work.building else None,
         chunks=counted.chunks,
-        backlog=counts.backlog,
+        backlog=work.backlog,
         cache_entries=counted.cache_entries,
         fallback=index.fallback_note,
     )
@@ -179,20 +190,29 @@ async def _probe(daemon: "Daemon", changes: dict[str, Any], progress: Progress) 
                 await embedder.close()
 
 
-def _count(db: Db, vectors: dict[int, int]) -> _Counts:
-    live, building = generations.find(db, "live"), generations.find(db, "building")
-    return _Counts(
-        live=_generation_status(db, live, vectors) if live else None,
-        building=_generation_status(db, building, vectors) if building else None,
+def _pending_work(db: Db) -> _PendingWork:
+    return _PendingWork(
+        live=_pending_chunks(db, generations.find(db, "live")),
+        building=_pending_chunks(db, generations.find(db, "building")),
         backlog=db.value("SELECT count(*) FROM index_backlog"),
         files=db.value("SELECT count(*) FROM files"),
     )
 
 
-def _generation_status(db: Db, generation: Generation, vectors: dict[int, int]) -> GenerationStatus:
+def _pending_chunks(db: Db, generation: Generation | None) -> _PendingChunks | None:
+    if generation is None:
+        return None
     params = {"id": generation.id, "attempts": MAX_ATTEMPTS}
     queued = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts"
-    identity = generation.identity
+    return _PendingChunks(
+        generation,
+        pending=db.value(f"{queued} < :attempts", params),
+        failed=db.value(f"{queued} >= :attempts", params),
+    )
+
+
+def _generation_status(chunks: _PendingChunks, vectors: dict[int, int]) -> GenerationStatus:
+    generation, identity = chunks.generation, chunks.generation.identity
     return GenerationStatus(
         provider=identity.provider,
         model=identity.model,
@@ -200,8 +220,8 @@ def _generation_status(db: Db, generation: Generation, vectors: dict[int, int]) 
         chunk_tokens=generation.chunk_tokens,
         chunk_overlap=generation.overlap,
         vectors=vectors.get(generation.id, 0),
-        pending=db.value(f"{queued} < :attempts", params),
-        failed=db.value(f"{queued} >= :attempts", params),
+        pending=chunks.pending,
+        failed=chunks.failed,
     )
 
 
