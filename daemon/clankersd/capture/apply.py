@@ -77,9 +77,14 @@ _SESSION = upsert(
     metadata=GIVEN,
 )
 
+# Most events belong to a session that is stored, and are later than all before: then this is all there is to do.
+_CONTINUE_SESSION = """
+    UPDATE sessions SET updated_at = :at
+    WHERE id = :id AND updated_at < :at AND NOT EXISTS (SELECT 1 FROM opted_out WHERE session_id = :id)
+"""
 _SESSION_STATE = """
     SELECT EXISTS (SELECT 1 FROM opted_out WHERE session_id = :id) AS is_opted_out,
-           (SELECT updated_at FROM sessions WHERE id = :id) AS updated_at
+           EXISTS (SELECT 1 FROM sessions WHERE id = :id) AS is_stored
 """
 _PLACEHOLDER_SESSION = """
     INSERT INTO sessions (id, source, created_at, created_guessed, updated_at) VALUES (:id, :source, :at, 1, :at)
@@ -104,12 +109,23 @@ _MESSAGE_RULES = {
     "completed_at": GIVEN,
     "metadata": GIVEN,
 }
-_MESSAGE_COLUMNS = ("id", "session_id", "role", "created_at")
-_MESSAGE = upsert("messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES)
+_MESSAGE_COLUMNS = {
+    "id": "id",
+    "session_id": "session_id",
+    "role": "role",
+    "created_at": "created_at",
+    "is_chunked": "EXISTS (SELECT 1 FROM chunks WHERE message_id = messages.id)",
+}
+"""What is returned of the stored message, and the SQL of it."""
+
+_MESSAGE = upsert("messages", insert=_FIRST_SEEN, returning=tuple(_MESSAGE_COLUMNS.values()), **_MESSAGE_RULES)
 
 # A hook reports an answer when it is complete; the transcript knows when it began.
 _MESSAGE_FROM_TRANSCRIPT = upsert(
-    "messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES | {"created_at": GIVEN}
+    "messages",
+    insert=_FIRST_SEEN,
+    returning=tuple(_MESSAGE_COLUMNS.values()),
+    **_MESSAGE_RULES | {"created_at": GIVEN},
 )
 _TOOL = upsert(
     "tools",
@@ -410,18 +426,20 @@ def _apply_compaction(db: Db, event: PreparedEvent, compaction: CompactionReport
 
 def _ensure_session(db: Db, event: PreparedEvent) -> bool:
     """Create a placeholder session if there is none yet; False for a session that has opted out."""
-    [(is_opted_out, updated_at)] = db.tuples(_SESSION_STATE, {"id": event.session_id})
+    row = event.row
+    session = {"id": event.session_id, "at": row["created_at"]}
+    if row["created_at"] is not None:
+        changes = db.total_changes()
+        db.execute(_CONTINUE_SESSION, session)
+        if db.total_changes() != changes:
+            return True
+    [(is_opted_out, is_stored)] = db.tuples(_SESSION_STATE, session)
     if is_opted_out:
         return False
-    row = event.row
-    created_at = row["created_at"]
-    if updated_at is None:
-        params = {"id": event.session_id, "source": row.get("source"), "at": created_at or row["now"]}
+    if not is_stored:
+        params = {"id": event.session_id, "source": row.get("source"), "at": row["created_at"] or row["now"]}
         db.execute(_PLACEHOLDER_SESSION, params)
         _announce_session(db, event.session_id)
-    elif created_at is not None and updated_at < created_at:
-        params = {"id": event.session_id, "at": created_at}
-        db.execute("UPDATE sessions SET updated_at = :at WHERE id = :id", params)
     return True
 
 

@@ -1,8 +1,5 @@
 """Preparation of captured events: check, redact and chunk them outside the transaction, since that takes time."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -49,28 +46,11 @@ _IDS = ("id", "session_id", "message_id")
 
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
 
-_REDACTED: dict[str, Callable[[Any], tuple[Any, dict[str, int]]]] = {
-    "title": redact,
-    "project_name": redact,
-    "model": redact,
-    "provider": redact,
-    "source": redact,
-    "status": redact,
-    "permission_mode": redact,
-    "role": redact,
-    "tool_name": redact,
-    "file_path": redact,
-    "cause": redact,
-    "text_content": redact,
-    "tool_input": redact,
-    "tool_output": redact,
-    "error_type": redact,
-    "error_message": redact,
-    "summary": redact,
-    "user_prompt": redact,
-    "context": redact_all,
-    "metadata": redact_all,
-}
+_REDACTED = frozenset({
+    "title", "project_name", "model", "provider", "source", "status", "permission_mode", "role", "tool_name",
+    "file_path", "cause", "text_content", "tool_input", "tool_output", "error_type", "error_message", "summary",
+    "user_prompt", "context", "metadata",
+})  # fmt: skip
 
 SessionUpdate = (
     SessionOptedOut
@@ -87,8 +67,7 @@ SessionUpdate = (
 """Events that update a session that is stored, and do nothing where there is none."""
 
 
-@dataclass(frozen=True)
-class PreparedEvent:
+class PreparedEvent(msgspec.Struct, frozen=True):
     """An event that is ready to be applied: its texts are redacted and chunked.
 
     `row` holds the parameters of its statement, `redactions` the number of secrets by kind. `chunks` is None for a text
@@ -98,7 +77,7 @@ class PreparedEvent:
     event: CapturedEvent
     session_id: str
     row: dict[str, Any]
-    redactions: dict[str, int] = field(default_factory=dict)
+    redactions: dict[str, int] = {}
     chunks: list[ChunkedText] | None = None
     folder: Folder | None = None
     is_opted_out: bool = False
@@ -124,11 +103,12 @@ def prepare_event(index: Index, event: CapturedEvent, at: int | None = None) -> 
             chunks = index.chunk_text(text, "sessions") if text else None
             return PreparedEvent(event, row["session_id"], row, redactions, chunks)
         case ToolReported():
-            limit = index.max_tool_output_chars
-            shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
-            row, redactions = _row_of(shortened, now, "tool", "id", "session_id", "tool_name")
+            limit, tool = index.max_tool_output_chars, event.tool
+            if tool.tool_output is not None and len(tool.tool_output) > limit:
+                tool = msgspec.structs.replace(tool, tool_output=truncate(tool.tool_output, limit))
+            row, redactions = _row_of(tool, now, "tool", "id", "session_id", "tool_name")
             row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
-            is_indexed = "tools" in index.wanted.sources or has_subject(row)
+            is_indexed = "tools" in index.sources or has_subject(row)
             return PreparedEvent(event, row["session_id"], row, redactions, is_indexed=is_indexed)
         case ErrorReported():
             row, redactions = _row_of(event.error, now, "session error", "id", "session_id")
@@ -179,41 +159,34 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
     return params
 
 
-@cache
-def _redacted_fields(struct: type[Wire]) -> list[tuple[str, Callable[[Any], tuple[Any, dict[str, int]]]]]:
-    return [(name, clean) for name, clean in _REDACTED.items() if name in struct.__struct_fields__]
-
-
 def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return an event as SQL parameters, with the number of its secrets by kind.
 
     Texts are redacted, empty values are None, times are in milliseconds, objects are JSON.
     """
     row = msgspec.structs.asdict(event)
-    if row.get("summary"):
-        row["summary"] = strip_continuation_orders(row["summary"])
     redactions: dict[str, int] = {}
-    for name, clean in _redacted_fields(type(event)):
-        if value := row[name]:
-            row[name], counts = clean(value)
+    for name, value in row.items():
+        if value is None:
+            continue
+        if value in ("", {}):
+            row[name] = None
+        elif name in _REDACTED:
+            if name == "summary":
+                value = strip_continuation_orders(value)
+            redacted, counts = redact_all(value) if isinstance(value, dict) else redact(value)
+            row[name] = msgspec.json.encode(redacted).decode() if isinstance(value, dict) else redacted or None
             for kind, count in counts.items():
                 redactions[kind] = redactions.get(kind, 0) + count
-    for name, value in row.items():
-        if value == "":
-            row[name] = None
-        elif isinstance(value, dict):
-            row[name] = msgspec.json.encode(value).decode() if value else None
+        elif name in _IDS:
+            row[name] = encode_id(value)
+        elif name in _TIMES:
+            row[name] = clock.to_ms(value)
+        elif name == "duration_ms":
+            row[name] = round(value)
     for name in required:
         if row[name] is None:
             field_name = msgspec.structs.fields(event)[event.__struct_fields__.index(name)].encode_name
             raise InvalidPayload(f"invalid {what} payload", {"field": field_name})
-    for name in _IDS:
-        if row.get(name):
-            row[name] = encode_id(row[name])
-    for name in _TIMES:
-        if name in row:
-            row[name] = clock.to_ms(row[name])
-    if row.get("duration_ms") is not None:
-        row["duration_ms"] = round(row["duration_ms"])
     row["now"] = now
     return row, redactions

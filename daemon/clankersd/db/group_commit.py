@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+
+import msgspec
 
 from clankersd.db.connection import Db, Notification
 from clankersd.db.errors import STORAGE_ERRORS
@@ -12,13 +13,12 @@ from clankersd.db.errors import STORAGE_ERRORS
 Change = Callable[[Db], Any]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Result or error of one change of a batch. A change that failed has no notifications."""
 
     value: Any = None
     error: Exception | None = None
-    notifications: list[Notification] = field(default_factory=list)
+    notifications: list[Notification] = []
 
     def resolve(self, future: asyncio.Future[Any]) -> None:
         """Complete the future, unless its caller was cancelled."""

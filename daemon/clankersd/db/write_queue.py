@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from clankersd.cancellation import Cancellation, current_cancellation
 from clankersd.db.connection import Db, Notification
-from clankersd.db.group_commit import Outcome
+from clankersd.db.group_commit import Change, Outcome
 
 T = TypeVar("T")
 
@@ -29,39 +29,34 @@ RUSH_SECONDS = 0.2
 
 
 @dataclass(slots=True)
-class PendingBatch:
-    """Bulk writes that are awaited together: a future for each would cost more than most of their statements."""
-
-    future: "asyncio.Future[list[Outcome]]"
-    outcomes: list[Outcome]
-    remaining: int
-
-
-@dataclass(slots=True)
 class PendingWrite:
-    """A write that waits for its commit. `source` is set for bulk writes only, `cancellation` for a request's.
+    """A write that waits for its commit: one change, or a batch of bulk changes that are awaited together.
 
-    Its outcome goes to `future`, or to the place `position` of `batch`.
+    An entry for each change of a batch would cost more than most of their statements. They are taken and resolved in
+    order, over as many commits as it takes; the first `taken` are no longer waiting. `source` is set for bulk writes
+    only, `cancellation` for a request's.
     """
 
-    change: Callable[[Db], Any]
-    future: "asyncio.Future[Any] | None"
+    changes: list[Change]
+    future: "asyncio.Future[Any]"
     since: float
     is_bulk: bool
     cancellation: Cancellation | None
     source: object = None
-    batch: PendingBatch | None = None
-    position: int = 0
+    is_batch: bool = False
+    taken: int = 0
+    outcomes: list[Outcome] = field(default_factory=list)
 
-    def resolve(self, outcome: Outcome) -> None:
-        """Hand the outcome to the caller that waits for it."""
-        if self.future is not None:
+    def resolve(self, outcome: Outcome) -> bool:
+        """Hand the outcome of the next change to the caller that waits for it; returns True after the last one."""
+        if not self.is_batch:
             outcome.resolve(self.future)
-        elif self.batch is not None:
-            self.batch.outcomes[self.position] = outcome
-            self.batch.remaining -= 1
-            if not self.batch.remaining and not self.batch.future.done():
-                self.batch.future.set_result(self.batch.outcomes)
+            return True
+        self.outcomes.append(outcome)
+        is_complete = len(self.outcomes) == len(self.changes)
+        if is_complete and not self.future.done():
+            self.future.set_result(self.outcomes)
+        return is_complete
 
 
 @dataclass
@@ -134,29 +129,25 @@ class PendingWrites:
         if bulk or source in self._bulk_sources:
             if source is not None:
                 self._bulk_sources[source] += 1
-            self._bulk.append(PendingWrite(change, future, time.monotonic(), True, cancellation, source))
+            self._bulk.append(PendingWrite([change], future, time.monotonic(), True, cancellation, source))
         else:
             self._last_single = time.monotonic()
-            self._singles.append(PendingWrite(change, future, self._last_single, False, cancellation))
+            self._singles.append(PendingWrite([change], future, self._last_single, False, cancellation))
         self.size += 1
         return future
 
-    def add_all(self, changes: Iterable[Callable[[Db], Any]], source: object) -> "asyncio.Future[list[Outcome]]":
+    def add_all(self, changes: Iterable[Change], source: object) -> "asyncio.Future[list[Outcome]]":
         """Queue bulk writes; the future is done after the commit of the last, with the outcome of each."""
-        batch = PendingBatch(asyncio.get_running_loop().create_future(), [], 0)
-        cancellation, now = _open_cancellation(), time.monotonic()
-        writes = [
-            PendingWrite(change, None, now, True, cancellation, source, batch, position)
-            for position, change in enumerate(changes)
-        ]
-        batch.outcomes, batch.remaining = [Outcome()] * len(writes), len(writes)
-        if not writes:
-            batch.future.set_result([])
-        if source is not None and writes:
-            self._bulk_sources[source] += len(writes)
-        self._bulk.extend(writes)
-        self.size += len(writes)
-        return batch.future
+        future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        batch = PendingWrite(list(changes), future, time.monotonic(), True, _open_cancellation(), source, is_batch=True)
+        if not batch.changes:
+            future.set_result([])
+            return future
+        if source is not None:
+            self._bulk_sources[source] += 1
+        self._bulk.append(batch)
+        self.size += len(batch.changes)
+        return future
 
     def select(self, taken: list[PendingWrite], bulk_seconds: float) -> Iterator[Callable[[Db], Any]]:
         """Yield the changes of the next commit one by one, and move their writes from the queue into `taken`.
@@ -171,7 +162,8 @@ class PendingWrites:
         if is_bulk_turn:
             started = time.monotonic()
             while self._bulk and len(taken) < MAX_WRITES_PER_COMMIT:
-                yield from self._take_first(self._bulk, taken)
+                if change := self._take_change(self._bulk, taken):
+                    yield change
                 now = time.monotonic()
                 is_undisturbed = now - self._last_single > UNDISTURBED_SECONDS
                 if now - started > bulk_seconds * (UNDISTURBED_BULK_FACTOR if is_undisturbed else 1):
@@ -182,20 +174,24 @@ class PendingWrites:
         if self._singles and self._committing_since is None:
             self._committing_since = self._singles[0].since
         while self._singles and len(taken) < MAX_WRITES_PER_COMMIT:
-            yield from self._take_first(self._singles, taken)
+            if change := self._take_change(self._singles, taken):
+                yield change
 
-    def _take_first(self, waiting: deque[PendingWrite], taken: list[PendingWrite]) -> Iterator[Callable[[Db], Any]]:
-        """Yield the change of the first write, unless its request is cancelled."""
-        write = waiting.popleft()
-        if write.cancellation is None or write.cancellation.begin_write():
-            taken.append(write)
-            yield write.change
-        else:
-            self._withdrawn.append(write)
+    def _take_change(self, waiting: deque[PendingWrite], taken: list[PendingWrite]) -> Change | None:
+        """Take the next change of the first write; None if its request is cancelled, which withdraws the write."""
+        write = waiting[0]
+        if not write.taken and write.cancellation is not None and not write.cancellation.begin_write():
+            self._withdrawn.append(waiting.popleft())
+            return None
+        write.taken += 1
+        if write.taken == len(write.changes):
+            waiting.popleft()
+        taken.append(write)
+        return write.changes[write.taken - 1]
 
     def take_all(self) -> list[PendingWrite]:
-        """Remove every write from the queue."""
-        taken = [*self._singles, *self._bulk]
+        """Remove every write from the queue; a batch is listed once for each of its changes that waits."""
+        taken = [write for write in (*self._singles, *self._bulk) for _ in write.changes[write.taken :]]
         self._singles.clear()
         self._bulk.clear()
         return taken
@@ -210,17 +206,16 @@ class PendingWrites:
         withdrawn, self._withdrawn = self._withdrawn, []
         for write in withdrawn:
             assert write.cancellation is not None
-            self._leave(write)
-            write.resolve(Outcome(error=write.cancellation.reason))
+            for _ in write.changes:
+                self._resolve(write, Outcome(error=write.cancellation.reason))
         for write, outcome in zip(writes, outcomes, strict=True):
-            self._leave(write)
             for notification in outcome.notifications:
                 publish(notification)
-            write.resolve(outcome)
+            self._resolve(write, outcome)
 
-    def _leave(self, write: PendingWrite) -> None:
+    def _resolve(self, write: PendingWrite, outcome: Outcome) -> None:
         self.size -= 1
-        if write.source is not None:
+        if write.resolve(outcome) and write.source is not None:
             self._bulk_sources[write.source] -= 1
             if not self._bulk_sources[write.source]:
                 del self._bulk_sources[write.source]

@@ -5,6 +5,8 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 DEFAULT_TOKENS = 400
 DEFAULT_OVERLAP_TOKENS = 80
 MAX_SCAN_CHARS = 64 * 1024
@@ -26,8 +28,7 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """A part of a text. Lines count from 1, both ends included; offsets count characters."""
 
     text: str

@@ -3,10 +3,12 @@
 import hashlib
 import json
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, get_args
+
+import msgspec
 
 from clankersd.db import Db
 from clankersd.index.chunker import Chunk, chunk
@@ -23,7 +25,7 @@ _INSERT_TEMPLATE = """
     INSERT INTO chunks (chunk_id, chunking, source, {owner}, session_id, turn, role, position,
                         start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at,
                         scope, project)
-    VALUES (:chunk_id, :chunking, :source, :owner, :session_id, :turn, :role, :position,
+    VALUES (:chunk_id, :chunking, :source, :owner, :session_id, {turn}, :role, :position,
             :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at,
             :scope, (SELECT number FROM projects WHERE id = {project}))
 """
@@ -38,7 +40,17 @@ _PROJECT_OF: dict[OwnerColumn, str] = {
     "(SELECT document_id FROM document_chunks WHERE id = :owner))",
     "skill_id": "NULL",
 }
-_INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner, project=_PROJECT_OF[owner]) for owner in OWNERS}
+# A message has one position in its conversation, the same for all its chunks; other owners have none.
+_TURN = """coalesce(
+    :turn, (SELECT turn FROM chunks WHERE message_id = :owner LIMIT 1),
+    (SELECT coalesce(max(turn), 0) + 1 FROM chunks WHERE session_id = :session_id)
+)"""
+_INSERT = {
+    owner: _INSERT_TEMPLATE.format(
+        owner=owner, project=_PROJECT_OF[owner], turn=_TURN if owner == "message_id" else "NULL"
+    )
+    for owner in OWNERS
+}
 QUARTER_HOUR_MS = 15 * 60 * 1000
 """In every time zone a day begins at a quarter of an hour of UTC."""
 
@@ -49,7 +61,6 @@ _UPDATE_PLACE = (
     f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in _PLACE_COLUMNS.split(', '))} WHERE id = :id"
 )
 _IN_IDS = "id IN (SELECT value FROM json_each(:ids))"
-_NEXT_TURN = "SELECT coalesce(max(turn), 0) + 1 FROM chunks WHERE session_id = :session_id"
 
 
 @dataclass(frozen=True)
@@ -61,8 +72,7 @@ class Chunking:
     overlap: int
 
 
-@dataclass(frozen=True)
-class ChunkedText:
+class ChunkedText(msgspec.Struct, frozen=True):
     """A text split into chunks, ready to be stored; made outside the database's thread."""
 
     chunking: Chunking
@@ -72,8 +82,7 @@ class ChunkedText:
     tokens: list[int]
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """The row that a text belongs to, with the columns that its chunks copy from it."""
 
     column: OwnerColumn
@@ -83,7 +92,7 @@ class Owner:
     created_at: int
     session_id: str | None = None
     role: str | None = None
-    header: str = field(default="")
+    header: str = ""
     scope: str | None = None
 
 
@@ -147,7 +156,7 @@ def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None
             append_chunks(db, owner, chunked, 0, len(chunked.chunks))
         return True
     stored = db.fetch(f"SELECT id, turn, hash, header, {_PLACE_COLUMNS} {from_owner} ORDER BY position", params)
-    turn = stored[0]["turn"] if stored else _turn_of(db, owner)
+    turn = stored[0]["turn"] if stored else None
     changes = _compare(stored, [_row(owner, chunked, position, turn) for position in range(len(chunked.chunks))])
     if changes.removed:
         db.execute(f"DELETE FROM chunks WHERE {_IN_IDS}", {"ids": json.dumps(changes.removed)})
@@ -173,9 +182,8 @@ def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
 
 def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count: int) -> None:
     """Store `count` chunks from position `start` on, where none are stored yet."""
-    turn = _turn_of(db, owner)
     for position in range(start, min(start + count, len(chunked.chunks))):
-        db.execute(_INSERT[owner.column], _row(owner, chunked, position, turn))
+        db.execute(_INSERT[owner.column], _row(owner, chunked, position))
     db.before_commit(index_full_text)
 
 
@@ -201,17 +209,7 @@ def _compare(stored: list[Row], rows: list[Row]) -> _Changes:
     return _Changes(removed, moved, added)
 
 
-def _turn_of(db: Db, owner: Owner) -> int | None:
-    """Return a message's position in its conversation; other owners have none."""
-    if owner.column != "message_id":
-        return None
-    turn = db.value("SELECT turn FROM chunks WHERE message_id = :owner LIMIT 1", {"owner": owner.value})
-    if turn is not None:
-        return int(turn)  # the same in every chunking
-    return int(db.value(_NEXT_TURN, {"session_id": owner.session_id}))
-
-
-def _row(owner: Owner, chunked: ChunkedText, position: int, turn: int | None) -> Row:
+def _row(owner: Owner, chunked: ChunkedText, position: int, turn: int | None = None) -> Row:
     piece, digest = chunked.chunks[position], chunked.hashes[position]
     lines = f"{piece.start_line}:{piece.end_line}"
     name = f"{owner.source}:{owner.path}:{lines}:{digest}:{chunked.chunking.number}:{position}"

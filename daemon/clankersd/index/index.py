@@ -57,6 +57,11 @@ class Index:
         return GenerationSpec(identity, *self._chunk_settings)
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The configured sources."""
+        return self._chunk_settings[2]
+
+    @property
     def rebuild_reason(self) -> str | None:
         """The reason why the index has to be rebuilt; None if it is as configured, or cannot be rebuilt now."""
         if self.live is None or (self.embedder is None and self._settings.provider != "none"):
@@ -112,9 +117,12 @@ class Index:
 
         With `source`, only those of generations that hold it.
         """
-        generations = [generation for generation in (self.live, self.building) if generation]
-        chunkings = {each.chunking for each in generations if source is None or source in each.sources}
-        return sorted(chunkings, key=lambda chunking: chunking.number)
+        chunkings = {
+            generation.chunking.number: generation.chunking
+            for generation in (self.live, self.building)
+            if generation is not None and (source is None or source in generation.sources)
+        }
+        return [chunkings[number] for number in sorted(chunkings)]
 
     def chunk_text(self, text: str, source: str | None = None) -> list[ChunkedText] | None:
         """Chunk the text for every generation; None when it is too long to do so while its sender waits."""

@@ -1,11 +1,20 @@
 """Sessions in the index: messages are chunked with the event that stores them, titles and tool calls by the backlog."""
 
 import json
+import re
 from typing import Any
 
 from clankersd.db import Db
 from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
-from clankersd.index.chunks import ChunkedText, Chunking, Owner, chunk_text, message_header, replace_chunks
+from clankersd.index.chunks import (
+    ChunkedText,
+    Chunking,
+    Owner,
+    append_chunks,
+    chunk_text,
+    message_header,
+    replace_chunks,
+)
 
 NOT_INDEXED_ROLES = ("system", "tool")
 
@@ -13,6 +22,8 @@ SUBJECT_FIELDS = (
     "command", "cmd", "description", "pattern", "query", "url", "file_path", "filePath", "notebook_path", "path",
 )  # fmt: skip
 """Fields of a tool's input that say what it was used on: a command, a file, a search."""
+
+_SUBJECT_KEY = re.compile(f'"(?:{"|".join(SUBJECT_FIELDS)})"')
 
 MAX_SUBJECT_CHARACTERS = 1_000
 
@@ -24,14 +35,21 @@ ERROR_END_CHARACTERS = 400
 
 
 def index_message(db: Db, message: dict[str, Any], chunked: list[ChunkedText] | None) -> None:
-    """Make a message searchable by keywords, in the transaction that has stored it as this row."""
+    """Make a message searchable by keywords, in the transaction that has stored it as this row.
+
+    `is_chunked` of the row tells whether it has chunks already.
+    """
     if chunked is None:
         add_to_backlog(db, "message", message["id"])
     elif message["role"] in NOT_INDEXED_ROLES:
         index_role(db, message["id"], message["role"])
     else:
+        owner = _message_owner(message)
         for text in chunked:
-            replace_chunks(db, _message_owner(message), text)
+            if message["is_chunked"]:
+                replace_chunks(db, owner, text)
+            else:
+                append_chunks(db, owner, text, 0, len(text.chunks))
 
 
 def index_role(db: Db, message_id: str, role: str | None) -> None:
@@ -50,8 +68,7 @@ def add_tool_to_backlog(db: Db, tool_id: str) -> None:
 
 def has_subject(tool: dict[str, Any]) -> bool:
     """Return whether this row of a tool call names a file or a command."""
-    tool_input = tool["tool_input"] or ""
-    return bool(tool["file_path"]) or any(f'"{name}"' in tool_input for name in SUBJECT_FIELDS)
+    return bool(tool["file_path"]) or _SUBJECT_KEY.search(tool["tool_input"] or "") is not None
 
 
 def _message_owner(row: dict[str, Any]) -> Owner:

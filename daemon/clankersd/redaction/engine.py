@@ -32,7 +32,9 @@ MIN_TEXT_CHARACTERS = 6
 MAX_WORD_CHARACTERS = 32
 MIN_REMEMBERED_BYTES = 256
 MAX_REMEMBERED_TEXTS = 8192
-_DIGEST_KEY = os.urandom(16)  # nobody can prepare a secret with the digest of a text without one
+_KEYED_DIGEST = hashlib.sha256(os.urandom(64))
+"""Digest with a random beginning: nobody can prepare a secret that has the digest of a text without one."""
+
 SLACK = 4096
 """Characters kept beyond the limit until the text is redacted: a secret at the limit must be seen completely."""
 
@@ -68,7 +70,9 @@ def _redact(text: str) -> tuple[str, dict[str, int]]:
     if len(data) < MIN_REMEMBERED_BYTES:
         found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))
         return _replaced(data, found) if found else (text, {})
-    digest = hashlib.blake2b(data, digest_size=16, key=_DIGEST_KEY).digest()
+    hashed = _KEYED_DIGEST.copy()
+    hashed.update(data)
+    digest = hashed.digest()
     if digest in _clean_texts:
         return text, {}
     found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))

@@ -28,7 +28,7 @@ from clankersd.metrics import metrics
 from clankersd.wire import rpc
 from clankersd.wire.admission import peer_pid
 from clankersd.wire.client_requests import SMALL_REPLY_BYTES, BatchReply, ClientRequest, ReceivedFrame, too_large
-from clankersd.wire.large_json import measure
+from clankersd.wire.large_json import Shape, measure
 from clankersd.wire.outbox import MAX_UNSENT_BYTES, Outbox
 from clankersd.wire.preparation import RequestOrder, current_order, current_request_bytes, thread_limiter
 
@@ -295,7 +295,7 @@ class ClientConnection(asyncio.Protocol):
             if granted := self._server.decoded.reserve(size_bytes):
                 await granted
             received.decoded_bytes = size_bytes
-            message, sizes = await anyio.to_thread.run_sync(_decode_and_measure, body, limiter=limiter)
+            message, sizes = await anyio.to_thread.run_sync(_decode_and_measure, body, shape, limiter=limiter)
             self._queue_requests(message, sizes, received)
         except ParseError as error:
             self.send(rpc.error_reply(error))
@@ -482,6 +482,6 @@ class ClientConnection(asyncio.Protocol):
             self._update_frame_timer(completed=False)
 
 
-def _decode_and_measure(body: bytes) -> tuple[Any, list[int]]:
-    message = rpc.decode(body)
+def _decode_and_measure(body: bytes, shape: Shape) -> tuple[Any, list[int]]:
+    message = rpc.decode(body, shape)
     return message, rpc.request_sizes(message, body)

@@ -79,17 +79,19 @@ class Shape:
         )
 
 
-def decode_large(body: bytes) -> Any:
-    """Decode a body; raises ParseError for one that is no JSON or has too many values."""
-    shape = measure(body)
+def decode_large(body: bytes, shape: Shape | None = None) -> Any:
+    """Decode a body; raises ParseError for one that is no JSON or has too many values. `shape` saves measuring it."""
+    measured = shape or measure(body)
     try:
-        return _decode(body, shape)
+        return _decode(body, measured)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"parse error: {error}") from error
 
 
 def convert_large(value: Any, struct: type[StructT]) -> StructT:
     """Validate an object as `msgspec.convert` does, without copying the wide objects of free form in it."""
+    if not isinstance(value, dict) or not any(isinstance(value.get(name), dict) for name, _, _ in _objects_in(struct)):
+        return msgspec.convert(value, struct)
     wide: list[tuple[tuple[str, ...], dict[str, Any]]] = []
 
     def without_wide(given: dict[str, Any], kind: type, path: tuple[str, ...]) -> dict[str, Any]:
@@ -105,7 +107,7 @@ def convert_large(value: Any, struct: type[StructT]) -> StructT:
                 narrow = {**narrow, name: dict(islice(inner.items(), 1))}
         return narrow
 
-    converted = msgspec.convert(without_wide(value, struct, ()) if isinstance(value, dict) else value, struct)
+    converted = msgspec.convert(without_wide(value, struct, ()), struct)
     for (*path, attribute), inner in wide:
         owner: Any = converted
         for step in path:
