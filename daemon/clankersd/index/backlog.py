@@ -1,7 +1,7 @@
 """The backlog: texts that are stored elsewhere and still have to be chunked for the index."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +9,7 @@ import anyio
 import structlog
 
 from clankersd.db import Db
+from clankersd.db.commit_priority import yield_to_commits
 from clankersd.index.chunks import (
     ChunkedText,
     Chunking,
@@ -21,6 +22,9 @@ from clankersd.index.chunks import (
 from clankersd.index.index import Index
 
 TEXTS_PER_READ = 50
+MAX_READ_CHARACTERS = 256 * 1024
+"""Characters from which on no further text is read together with others."""
+
 POLL_SECONDS = 1.0
 MAX_CHUNKS_PER_COMMIT = 500
 """A long text becomes searchable in several commits, so that events can be stored in between."""
@@ -49,6 +53,16 @@ class TextKind:
     source: str | None = None
 
 
+@dataclass(frozen=True)
+class _Text:
+    """A text as it was read; `stored` is None if it is gone or not searchable."""
+
+    kind: str
+    owner: str
+    stored: dict[str, Any] | None
+    chunked: list[ChunkedText] = field(default_factory=list)
+
+
 TEXT_KINDS: dict[str, TextKind] = {}
 """Kinds by their name in the backlog; each feature registers its own when it is imported."""
 
@@ -73,52 +87,79 @@ async def process_some(index: Index) -> int:
     """Chunk the oldest texts in the backlog; return how many there were."""
     if index.live is None or index.store.problem:
         return 0
-    rows = await index.store.read(
-        lambda db: db.fetch(f"SELECT kind, owner FROM index_backlog ORDER BY position LIMIT {TEXTS_PER_READ}")
+    texts = await index.store.read(
+        lambda db: db.tuples(f"SELECT kind, owner FROM index_backlog ORDER BY position LIMIT {TEXTS_PER_READ}")
     )
-    for row in rows:
-        await rechunk(index, row["kind"], row["owner"])
-    return len(rows)
+    await rechunk(index, texts)
+    return len(texts)
 
 
-async def rechunk(index: Index, kind: str, owner: str) -> None:
-    """Chunk one text, as it is stored now, for the live index and the one being built."""
-    text_kind = TEXT_KINDS[kind]
-    stored = await index.store.read(lambda db: db.fetch_one(text_kind.select, {"id": owner}))
-    chunked: list[ChunkedText] = []
-    if stored and stored["text"]:
-        chunk = text_kind.chunk
-        chunked = [
-            await anyio.to_thread.run_sync(chunk, stored, chunking) for chunking in index.chunkings(text_kind.source)
-        ]
+async def rechunk(index: Index, texts: Sequence[tuple[str, str]]) -> None:
+    """Chunk texts, given by kind and owner, as they are stored now, for the live index and the one being built.
 
-    read_text = stored["text"] if stored else None
+    Several are read, chunked and stored together: for most texts, what a commit and a thread cost is all they cost.
+    """
+    done = 0
+    while done < len(texts):
+        read = await index.store.read(partial(_read_some, texts=texts[done:]))
+        done += len(read)
+        chunked = await anyio.to_thread.run_sync(_chunk_all, index, read)
+        outcomes = await index.store.write_all(partial(_store_chunks, text=text, start=0) for text in chunked)
+        for text, outcome in zip(chunked, outcomes, strict=True):
+            if outcome.error is not None:
+                raise outcome.error
+            start = outcome.value
+            while start is not None:
+                start = await index.store.write(partial(_store_chunks, text=text, start=start), bulk=True)
+
+
+def _read_some(db: Db, texts: Sequence[tuple[str, str]]) -> list[_Text]:
+    """Read the first of the texts, and further ones while they are short."""
+    read: list[_Text] = []
+    characters = 0
+    for kind, owner in texts:
+        stored = db.fetch_one(TEXT_KINDS[kind].select, {"id": owner})
+        read.append(_Text(kind, owner, stored))
+        characters += len((stored and stored["text"]) or "")
+        if characters > MAX_READ_CHARACTERS:
+            break
+    return read
+
+
+def _chunk_all(index: Index, texts: list[_Text]) -> list[_Text]:
+    chunked = []
+    for text in texts:
+        yield_to_commits()
+        kind, stored = TEXT_KINDS[text.kind], text.stored
+        if stored and stored["text"]:
+            chunks = [kind.chunk(stored, chunking) for chunking in index.chunkings(kind.source)]
+            chunked.append(replace(text, chunked=chunks))
+        else:
+            chunked.append(text)
+    return chunked
+
+
+def _store_chunks(db: Db, text: _Text, start: int) -> int | None:
+    """Store some chunks of a text; return the position to continue from, or None after the last."""
+    kind, stored = TEXT_KINDS[text.kind], text.stored
     columns = ", ".join(name for name in stored or () if name != "text") or "NULL"
     # SQLite compares the texts: to load one of megabytes with every commit would hold the interpreter lock.
-    select_again = f"SELECT {columns}, text IS :text AS is_unchanged FROM ({text_kind.select})"
-
-    def store(start: int, db: Db) -> int | None:
-        """Store some chunks; return the position to continue from, or None after the last."""
-        current = db.fetch_one(select_again, {"id": owner, "text": read_text})
-        if current and (stored is None or not current["is_unchanged"]):
-            return None  # the text has changed since it was read, and stays in the backlog
-        if current and chunked and text_kind.is_redundant:
-            kept = [text for text in chunked if not text_kind.is_redundant(db, current, text)]
-        else:
-            kept = chunked
-        if current and kept:
-            chunk_owner = text_kind.owner(current)
-            end = start + MAX_CHUNKS_PER_COMMIT
-            if all(count_chunks(db, chunk_owner, text.chunking) == min(start, len(text.chunks)) for text in kept):
-                for text in kept:
-                    append_chunks(db, chunk_owner, text, start, MAX_CHUNKS_PER_COMMIT)
-                if any(len(text.chunks) > end for text in kept):
-                    return end
-            elif not all(replace_chunks(db, chunk_owner, text, MAX_CHUNKS_PER_COMMIT) for text in kept):
-                return 0
-        db.execute(_REMOVE, {"kind": kind, "owner": owner})
-        return None
-
-    start: int | None = 0
-    while start is not None:
-        start = await index.store.write(partial(store, start), bulk=True)
+    select_again = f"SELECT {columns}, text IS :text AS is_unchanged FROM ({kind.select})"
+    current = db.fetch_one(select_again, {"id": text.owner, "text": stored["text"] if stored else None})
+    if current and (stored is None or not current["is_unchanged"]):
+        return None  # the text has changed since it was read, and stays in the backlog
+    kept = text.chunked
+    if current and kind.is_redundant:
+        kept = [each for each in kept if not kind.is_redundant(db, current, each)]
+    if current and kept:
+        chunk_owner = kind.owner(current)
+        end = start + MAX_CHUNKS_PER_COMMIT
+        if all(count_chunks(db, chunk_owner, each.chunking) == min(start, len(each.chunks)) for each in kept):
+            for each in kept:
+                append_chunks(db, chunk_owner, each, start, MAX_CHUNKS_PER_COMMIT)
+            if any(len(each.chunks) > end for each in kept):
+                return end
+        elif not all(replace_chunks(db, chunk_owner, each, MAX_CHUNKS_PER_COMMIT) for each in kept):
+            return 0
+    db.execute(_REMOVE, {"kind": text.kind, "owner": text.owner})
+    return None

@@ -190,8 +190,7 @@ async def _rechunk_all(index: Index, files: FileSync, progress: Progress) -> Non
         if kind.select_ids:
             done, params = 0, {"after": "", "limit": TEXTS_PER_READ}
             while rows := await index.store.read(partial(Db.fetch, sql=kind.select_ids, params=params)):
-                for row in rows:
-                    await rechunk(index, name, row["id"])
+                await rechunk(index, [(name, row["id"]) for row in rows])
                 done += len(rows)
                 params["after"] = rows[-1]["id"]
                 index.wake()

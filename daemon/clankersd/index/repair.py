@@ -127,8 +127,7 @@ def find_unchunked(db: Db) -> Unchunked:
 async def chunk_missing(index: Index, files: FileSync, unchunked: Unchunked) -> None:
     """Chunk the texts that have no chunks."""
     for kind, ids in unchunked.texts.items():
-        for owner in ids:
-            await rechunk(index, kind, owner)
+        await rechunk(index, [(kind, owner) for owner in ids])
     if unchunked.files:
         await files.rechunk()
     index.wake()

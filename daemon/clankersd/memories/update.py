@@ -91,7 +91,7 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
 
     memory = await daemon.store.write(update)
     if prepared is None:
-        await rechunk(daemon.index, "memory", memory.id)
+        await rechunk(daemon.index, [("memory", memory.id)])
     daemon.index.wake()
     return memory
 
@@ -194,7 +194,7 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
         return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(restore)
-    await rechunk(daemon.index, "memory", memory.id)
+    await rechunk(daemon.index, [("memory", memory.id)])
     daemon.index.wake()
     return memory
 
