@@ -220,6 +220,7 @@ def retention_load(socket: Path, _folder: Path) -> None:
 def with_database(path: Path, sql: str) -> None:
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5000)
+    connection.pragma("wal_autocheckpoint", 0)  # the daemon opens its database again if another program writes to it
     try:
         connection.execute(sql)
     finally:

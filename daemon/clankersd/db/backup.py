@@ -14,7 +14,7 @@ from clankers_protocol.database_files import count_rows, sync
 from clankersd.db.connection import Db
 from clankersd.db.wal import new_generation
 
-PAGES_PER_STEP = 256
+PAGES_PER_STEP = 64
 """Pages copied and synced at a time. A commit's sync waits for what other files have unwritten: a copy that is synced
 only at its end would stop events for as long as writing all of it takes."""
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 HASH_BYTES = 16 * 1024 * 1024
 """Memory for words before they are written out; more makes the comparison faster."""
 
-PAGES_PER_STEP = 256
+PAGES_PER_STEP = 32
+"""Pages that a step of a merge or a vacuum writes, which events wait for."""
+
 _INCREMENTAL = 2
 
 MAX_LOGGED_CHANGES = 100_000
@@ -287,8 +289,8 @@ class SqliteEngine(Engine):
         """Erase words in full-text segments, free pages, and old pages in the WAL."""
         for name in await store.read(fts.list_tables):
             await progress(0, None, f"rewriting {name}")
-            await store.write(partial(fts.begin_merge, name=name))
-            while await store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
+            await store.write(partial(fts.begin_merge, name=name), bulk=True)
+            while await store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP), bulk=True):
                 pass
         await store.run_exclusive(_enable_incremental_vacuum)
         total = free = await store.read(_free_pages)

@@ -20,6 +20,7 @@ from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetSelectio
 from clankersd.backups import make_backup
 from clankersd.clock import to_ms
 from clankersd.db import Db, Notification
+from clankersd.db.commit_priority import take_briefly
 from clankersd.db.ids import resolve_id
 from clankersd.documents.documents import delete_document
 from clankersd.forgetting.erasing import erase_free_space
@@ -206,24 +207,24 @@ async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) ->
 def _delete_some(db: Db, selection: Selection) -> int:
     """Delete a few rows; return how many."""
     # Before the sessions: they hold the harness that a memory came from.
+    deleted = 0
     sql = f"SELECT id FROM memories WHERE {selection.conditions['memories']} LIMIT {ROWS_PER_TRANSACTION}"
-    if memories := [row[0] for row in db.tuples(sql, selection.params)]:
-        for memory_id in memories:
-            _delete_memory(db, memory_id)
-        return len(memories)
-    if selection.whole_sessions:
+    for (memory_id,) in take_briefly(db.tuples(sql, selection.params)):
+        _delete_memory(db, memory_id)
+        deleted += 1
+    if selection.whole_sessions and not deleted:
         sql = f"SELECT id FROM sessions WHERE {selection.conditions['sessions']} LIMIT {SESSIONS_PER_TRANSACTION}"
-        if sessions := [row[0] for row in db.tuples(sql, selection.params)]:
-            for session_id in sessions:
-                erase_session(db, session_id)
-            return len(sessions)
+        for (session_id,) in take_briefly(db.tuples(sql, selection.params)):
+            erase_session(db, session_id)
+            deleted += 1
     for table in PARTS:
+        if deleted:
+            break
         sql = f"SELECT id FROM {table} WHERE {selection.conditions[table]} LIMIT {ROWS_PER_TRANSACTION}"
-        if ids := [row[0] for row in db.tuples(sql, selection.params)]:
-            for row_id in ids:
-                db.execute(f"DELETE FROM {table} WHERE id = :id", {"id": row_id})
-            return len(ids)
-    return 0
+        for (row_id,) in take_briefly(db.tuples(sql, selection.params)):
+            db.execute(f"DELETE FROM {table} WHERE id = :id", {"id": row_id})
+            deleted += 1
+    return deleted
 
 
 def _delete_memory(db: Db, memory_id: str) -> None:

@@ -18,6 +18,7 @@ from clankers_protocol.retention import RetentionCount, RetentionPlan, Retention
 from clankersd import clock
 from clankersd.config import Config
 from clankersd.db import Db
+from clankersd.db.commit_priority import take_briefly
 from clankersd.documents.documents import delete_document
 from clankersd.forgetting.erasing import erase_free_space
 from clankersd.index.backlog import add_to_backlog
@@ -239,7 +240,9 @@ def _remove_some(db: Db, removal: Removal) -> int:
     table = _TABLES[removal.kind]
     limit = SESSIONS_PER_TRANSACTION if removal.kind == "sessions" else ROWS_PER_TRANSACTION
     rows = db.tuples(f"SELECT id FROM {table} WHERE {removal.condition} LIMIT {limit}", removal.params)
-    for (row_id,) in rows:
+    done = 0
+    for (row_id,) in take_briefly(rows):
+        done += 1
         params = {"id": row_id}
         if removal.kind == "sessions":
             erase_session(db, row_id)
@@ -249,13 +252,13 @@ def _remove_some(db: Db, removal: Removal) -> int:
             add_to_backlog(db, "tool", row_id)
         else:
             db.execute(f"DELETE FROM {table} WHERE id = :id", params)
-    return len(rows)
+    return done
 
 
 async def _erase(daemon: "Daemon", progress: Progress) -> None:
     """Erase the traces of what was removed."""
     with anyio.CancelScope(shield=True):
-        await daemon.store.write(lambda db: db.execute("DELETE FROM embedding_cache"))
+        await daemon.store.write(lambda db: db.execute("DELETE FROM embedding_cache"), bulk=True)
         await erase_free_space(daemon.store, progress)
 
 
