@@ -289,12 +289,13 @@ class _Lookup:
         assert self._scope is not None
         chunk_count = self._scope.last
         terms: dict[str, Term] = {}
+        stems: set[str] = set()  # not those of the matches, which an interrupted call may have added to
         for word in [word for word in self._words if word not in self._names] or self._words:
             for spelling in _spellings(tokenize, word):
                 frequency = self._index.frequencies.get(db, spelling.stem, chunk_count)
                 generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
                 self.matches.weights[spelling.stem] = generic * word_weight(frequency, chunk_count)
-                if spelling.stem in self.matches.stems:
+                if spelling.stem in stems:
                     continue
                 spellings = [spelling] if frequency else []
                 for other_word in OTHER_SPELLINGS.get(word, ()):
@@ -304,7 +305,8 @@ class _Lookup:
                             frequency += more
                 if spellings:
                     terms[spelling.stem] = Term(word, tuple(spellings), frequency, max(chunk_count, frequency))
-                    self.matches.stems.update(one.stem for one in spellings)
+                    stems.update(one.stem for one in spellings)
+        self.matches.stems = stems
         ordered = sorted(enumerate(terms.values()), key=lambda term: term[1].frequency)
         if len(ordered) > MAX_TERMS:
             self._add_note(f"of {len(ordered)} words the {MAX_TERMS} rarest were looked up")
