@@ -10,7 +10,7 @@ import pytest
 from clankersd.db import Db
 from clankersd.search import chunk_table, keyword, term_index
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
-from clankersd.search.keyword import KeywordMatches, _Lookup
+from clankersd.search.keyword import KeywordLookup, KeywordMatches
 from clankersd.search.term_index import TermIndex
 
 SCHEMA = """
@@ -46,7 +46,7 @@ def db() -> Iterator[Db]:
 def look_up(db: Db, query: str, chunk_filter: ChunkFilter) -> KeywordMatches:
     index = TermIndex()
     index.chunks.attach(db)
-    lookup = _Lookup(query, set(), index, chunk_filter)
+    lookup = KeywordLookup(query, set(), index, chunk_filter)
     while not lookup.is_done:
         lookup.run_slice(db)
     return lookup.matches
@@ -99,7 +99,7 @@ def test_lookup_that_is_interrupted_anywhere_and_run_again_finds_every_word(
     expected = look_up(db, "alpha beta gamma", everything())
     index = TermIndex()
     index.chunks.attach(db)
-    lookup = _Lookup("alpha beta gamma", set(), index, everything())
+    lookup = KeywordLookup("alpha beta gamma", set(), index, everything())
     reads, run = 0, Db.value
 
     def interrupt_once(self: Db, *arguments: Any) -> Any:
