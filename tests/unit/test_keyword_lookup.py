@@ -1,6 +1,8 @@
 """Lookup of a query's terms: the chunks of the scope, whether their places are in memory or in the database."""
 
+import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import apsw
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from clankersd.db import Db
 from clankersd.search import chunk_table, keyword, term_index
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
-from clankersd.search.keyword import KeywordMatches, _Lookup
+from clankersd.search.keyword import KeywordLookup, KeywordMatches
 from clankersd.search.term_index import TermIndex
 
 SCHEMA = """
@@ -44,7 +46,7 @@ def db() -> Iterator[Db]:
 def look_up(db: Db, query: str, chunk_filter: ChunkFilter) -> KeywordMatches:
     index = TermIndex()
     index.chunks.attach(db)
-    lookup = _Lookup(query, set(), index, chunk_filter)
+    lookup = KeywordLookup(query, set(), index, chunk_filter)
     while not lookup.is_done:
         lookup.run_slice(db)
     return lookup.matches
@@ -87,3 +89,31 @@ def test_lookup_of_more_matches_than_are_scored_says_so_and_scores_the_rarest(
     for module in (keyword, term_index, chunk_table):
         monkeypatch.setattr(module, "numpy_if_available", lambda: None)
     assert look_up(db, "alpha gamma", everything()).note == found.note
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_lookup_that_is_interrupted_anywhere_and_run_again_finds_every_word(
+    db: Db, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that takes long is interrupted and run again on a snapshot."""
+    expected = look_up(db, "alpha beta gamma", everything())
+    index = TermIndex()
+    index.chunks.attach(db)
+    lookup = KeywordLookup("alpha beta gamma", set(), index, everything())
+    reads, run = 0, Db.value
+
+    def interrupt_once(self: Db, *arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads == count:
+            raise apsw.InterruptError
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Db, "value", interrupt_once)
+    with contextlib.suppress(apsw.InterruptError):
+        lookup.run_slice(db)
+    while not lookup.is_done:
+        lookup.run_slice(db)
+    assert [one.term for one in lookup.matches.terms] == [one.term for one in expected.terms]
+    assert lookup.matches.places.chunks.tolist() == expected.places.chunks.tolist()
+    assert lookup.matches.stems == expected.stems

@@ -27,13 +27,19 @@ from clankersd.safe_files import UnsafeFile, open_regular
 RETRY_SECONDS = 30.0
 """Pause before retrying a model that could not be loaded or used; changed settings end it."""
 
+MAX_INSTANT_CHARACTERS = 1_000
+"""Longest query that the event loop encodes itself if the model is instant."""
+
 Encoder = Callable[[list[str]], list[Outcome]]
 
 log = structlog.get_logger(component="embedder")
 
 
 class LocalEmbedder:
-    """Runs an encoder that `load` brings into memory."""
+    """Runs an encoder that `load` brings into memory.
+
+    If `is_instant`, encoding a query of up to MAX_INSTANT_CHARACTERS takes less time than reaching a thread.
+    """
 
     def __init__(
         self,
@@ -42,7 +48,9 @@ class LocalEmbedder:
         load: Callable[[], Encoder],
         batch_size: int,
         preflight: Callable[[], None] = lambda: None,
+        is_instant: bool = False,
     ) -> None:
+        self._is_instant = is_instant
         self.preflight = preflight
         self.identity = identity
         self.weight = profile.weight
@@ -64,10 +72,11 @@ class LocalEmbedder:
         return outcomes
 
     async def embed_query(self, text: str) -> Vector:
-        # A search has a deadline, and loading a model does not.
-        [outcome] = await self._encode_in_thread(
-            self.profile.query_prefix, [text], self._queries, abandon_on_cancel=True
-        )
+        prefix = self.profile.query_prefix
+        if self._is_instant and self._encoder is not None and len(text) <= MAX_INSTANT_CHARACTERS:
+            [outcome] = self._encode(prefix, [text])
+        else:  # a search has a deadline, and loading a model does not
+            [outcome] = await self._encode_in_thread(prefix, [text], self._queries, abandon_on_cancel=True)
         if isinstance(outcome, ItemFailed):
             raise outcome
         return outcome
@@ -86,7 +95,7 @@ class LocalEmbedder:
             raise EmbedderUnavailable(f"no thread to embed in: {error}", retry_after=RETRY_SECONDS) from error
 
     def _encode(self, prefix: str, texts: list[str]) -> list[Outcome]:
-        """Encode texts in a worker thread; raises EmbedderUnavailable and nothing else."""
+        """Encode texts, in a worker thread if it may take long; raises EmbedderUnavailable and nothing else."""
         try:
             with self._loading:
                 if self._encoder is None:

@@ -68,7 +68,7 @@ def static_embedder(settings: EmbedderSettings) -> LocalEmbedder:
         tokenizer=_SOURCE_TOKENIZER,
         document_prefix=profile.document_prefix,
     )
-    return LocalEmbedder(Identity("static", MODEL, key, DIMS), profile, _load, BATCH_TEXTS, _preflight)
+    return LocalEmbedder(Identity("static", MODEL, key, DIMS), profile, _load, BATCH_TEXTS, _preflight, is_instant=True)
 
 
 def _preflight() -> None:

@@ -33,7 +33,7 @@ VECTORS_PER_READ = 1_000
 ROWS_PER_BLOCK = 1 << 16
 """The kernel holds the interpreter lock for one block, which is less than a millisecond."""
 
-IDS_PER_PAGE = 1 << 12
+IDS_PER_PAGE = 1 << 16
 MAX_FIXED_POINT = 127 * 256 + 127
 """Largest number of 16 bits whose high byte, rounded to the nearest, fits into 8 bits."""
 
@@ -162,6 +162,10 @@ class _Block:
         self.alive = np.zeros(ROWS_PER_BLOCK, np.bool_)
 
 
+BlockRows = tuple[int, _Block, Any]
+"""Rows of a block: the number of its first row, the block, and an array of the rows in it."""
+
+
 class Mirror:
     """In-memory copy of one generation's vectors, 16 bits per dimension: the high bytes find candidates, all rank them.
 
@@ -250,13 +254,18 @@ class Mirror:
     ) -> ScoredChunks:
         """Return the `k` nearest of the eligible chunks, or if that is None, of those in one of the label sets.
 
-        Without label sets every chunk is eligible. Runs in a worker thread.
+        Without label sets every chunk is eligible. Runs in a worker thread if there are many.
         """
+        return self.nearest_rows(query, k, self.eligible(eligible, labels))
+
+    def nearest_rows(self, query: Vector, k: int, parts: list[BlockRows]) -> ScoredChunks:
+        """Return the `k` nearest of the chunks in these rows."""
         import numpy as np
 
-        parts = list(self._eligible(eligible, labels))
         if sum(len(rows) for _, _, rows in parts) <= MAX_RANKED_DIRECTLY:
-            return self._rank(query, np.concatenate([start + rows for start, _, rows in parts] or [[]]), k)
+            return self._rank(
+                query, np.concatenate([np.zeros(0, np.int64), *(start + rows for start, _, rows in parts)]), k
+            )
         scale, (high, _) = _fixed_point(query[None])
         # Scores are cosines divided by the weight of two high bytes; the error of a score is that of both roundings.
         error = ROUNDING_ERROR * 256 * math.hypot(scale[0], self._scale_sum / self._size) / (65536 * scale[0])
@@ -281,29 +290,24 @@ class Mirror:
         return dict(self._rank(query, self._rows_of(ids)))
 
     def compare(self, queries: "Sequence[Vector]", ids: Any) -> Any:
-        """Return the similarity of each of these chunks, an ordered array, to each query, by row; NaN for no vector."""
+        """Return the similarity of each of these chunks, an array, to each query, by row; NaN for no vector."""
         import numpy as np
 
-        similarities = np.full((len(queries), len(ids)), np.nan)
-        found, of_found = self._products(np.stack(queries), self._rows_of(ids))
-        similarities[:, np.searchsorted(ids, found)] = of_found
-        return similarities
+        return self._products(np.stack(queries), self._find_rows(ids))
 
-    def _eligible(
-        self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]
-    ) -> Iterator[tuple[int, _Block, Any]]:
-        """Yield the eligible rows by block: number of its first row, the block, and the rows in it."""
+    def eligible(self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]) -> list[BlockRows]:
+        """Return the eligible rows by block, as `nearest` takes them."""
         import numpy as np
 
-        size = self._size
+        size, parts = self._size, []
         if eligible is not None:
             rows = self._rows_of(eligible)
             for number, own in _split_by_block(rows[rows < size]):
                 block = self._blocks[number]
                 own = own[block.alive[own]]
                 if len(own):
-                    yield number * ROWS_PER_BLOCK, block, own
-            return
+                    parts.append((number * ROWS_PER_BLOCK, block, own))
+            return parts
         names = list(self._label_numbers)
         tests = [(np.array([one.fits(name) for name in names], np.bool_), one.projects) for one in labels]
         for number, block in enumerate(self._blocks[: -(-size // ROWS_PER_BLOCK)]):
@@ -314,31 +318,39 @@ class Mirror:
                 mask &= _fitting(block, used, tests)
             rows = np.flatnonzero(mask)
             if len(rows):
-                yield start, block, rows
+                parts.append((start, block, rows))
+        return parts
 
     def _rank(self, query: Vector, rows: Any, k: int | None = None) -> ScoredChunks:
         """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
         import numpy as np
 
-        ids, similarities = self._products(query[None], rows)
-        order = np.argsort(-similarities[0], kind="stable")[:k]
-        return list(zip(ids[order].tolist(), similarities[0][order].tolist(), strict=True))
+        [similarities] = self._products(query[None], rows)
+        order = np.argsort(-similarities, kind="stable")[: np.count_nonzero(similarities == similarities)][:k]
+        rows, ids = rows[order], np.zeros(len(order), np.int64)
+        for number, block in enumerate(self._blocks):
+            places = np.flatnonzero(rows // ROWS_PER_BLOCK == number)
+            ids[places] = block.ids[rows[places] - number * ROWS_PER_BLOCK]
+        return list(zip(ids.tolist(), similarities[order].tolist(), strict=True))
 
-    def _products(self, queries: Any, rows: Any) -> tuple[Any, Any]:
-        """Return the chunks of these rows that are alive, and their similarity to each query."""
+    def _products(self, queries: Any, rows: Any) -> Any:
+        """Return the similarity of each of these rows to each query; NaN for one that was removed, and for -1."""
         import numpy as np
 
         scale, (high, low) = _fixed_point(queries)
         both, count = np.concatenate((high, low)), len(queries)
-        ids, similarities = [np.zeros(0, np.int64)], [np.zeros((count, 0))]
-        for number, own in _split_by_block(rows):
-            block = self._blocks[number]
-            own = own[block.alive[own]]
-            by_high, by_low = _dot(both, block.high[own]).astype(np.float64), _dot(both, block.low[own])
-            products = by_high[:count] * 65536 + (by_high[count:] + by_low[:count]) * 256 + by_low[count:]
-            ids.append(block.ids[own])
-            similarities.append(products * block.scales[own] * scale[:, None].astype(np.float64))
-        return np.concatenate(ids), np.concatenate(similarities, axis=1)
+        similarities = np.full((count, len(rows)), np.nan)
+        numbers = rows // ROWS_PER_BLOCK
+        for number, block in enumerate(self._blocks):
+            places = np.flatnonzero(numbers == number)
+            own = rows[places] - number * ROWS_PER_BLOCK
+            is_alive = block.alive[own]
+            places, own = places[is_alive], own[is_alive]
+            if len(own):
+                by_high, by_low = _dot(both, block.high[own]).astype(np.float64), _dot(both, block.low[own])
+                products = by_high[:count] * 65536 + (by_high[count:] + by_low[:count]) * 256 + by_low[count:]
+                similarities[:, places] = products * block.scales[own] * scale[:, None].astype(np.float64)
+        return similarities
 
     def _label_number(self, label: str) -> int:
         return self._label_numbers.setdefault(label, len(self._label_numbers))
@@ -347,18 +359,19 @@ class Mirror:
         """Return the rows of those of the chunks that are present, in order."""
         import numpy as np
 
-        wanted = np.unique(ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64))
-        pages = wanted // IDS_PER_PAGE
-        if not len(wanted):
-            return wanted
-        starts = np.flatnonzero(np.concatenate(([True], pages[1:] != pages[:-1])))
-        found = [np.zeros(0, np.int64)]
-        for start, end in itertools.pairwise([*starts, len(wanted)]):
-            page = self._pages.get(int(pages[start]))
-            if page is not None:
-                rows = page[wanted[start:end] % IDS_PER_PAGE].astype(np.int64)
-                found.append(rows[rows > 0] - 1)
-        return np.sort(np.concatenate(found))
+        rows = np.unique(self._find_rows(np.fromiter(ids, np.int64)))
+        return rows[rows >= 0]
+
+    def _find_rows(self, ids: Any) -> Any:
+        """Return the row of each of the chunks, an array; -1 for one that is not present."""
+        import numpy as np
+
+        rows = np.full(len(ids), -1)
+        pages = ids // IDS_PER_PAGE
+        for number, page in list(self._pages.items()):  # vectors may be added during the search
+            places = np.flatnonzero(pages == number)
+            rows[places] = page[ids[places] % IDS_PER_PAGE] - 1
+        return rows
 
 
 def _split_by_block(rows: Any) -> Iterator[tuple[int, Any]]:

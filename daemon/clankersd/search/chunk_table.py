@@ -235,7 +235,8 @@ class ChunkTable:
         self.columns: ChunkColumns | None = None
         self.sessions, self._labels, self._roles = _Numbers(), _Numbers(), _Numbers()
         self._turns: tuple[_Turns, ...] = ()
-        self._changes_seen = 0
+        self.changes_seen = 0
+        """Position up to which the log of changes has been read."""
 
     def _add(self, ids: list[int], *texts_and_numbers: Any) -> None:
         """Add new chunks."""
@@ -277,14 +278,14 @@ class ChunkTable:
         """Read again what was changed or deleted. A snapshot connection has no log: the next search reads it."""
         if not db.engine.has_changed_chunks(db):
             return
-        changes = db.tuples(_CHANGES, {"after": self._changes_seen})
+        changes = db.tuples(_CHANGES, {"after": self.changes_seen})
         if not changes:
             return
-        if changes[0][0] > self._changes_seen + 1:  # the log does not reach back so far
+        if changes[0][0] > self.changes_seen + 1:  # the log does not reach back so far
             self._clear()
         chunks = sorted({chunk for _, chunk in changes if chunk <= self.last})
         if chunks and self.columns is not None:
             [row] = db.tuples(_CHANGED_CHUNKS, {"ids": json.dumps(chunks)})
             self.columns.labels[chunks] = 0
             self._set(decode_json(row[0], type=list[int]), *map(decode_json, row[1:]))
-        self._changes_seen = changes[-1][0]
+        self.changes_seen = changes[-1][0]

@@ -26,9 +26,10 @@ from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import describe_dropped_words
+from clankersd.search.candidate_rows import fetch_candidate_rows
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
-from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter, Criteria, Visibility, build_filter
-from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, search_keywords
+from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
+from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup, KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
     Candidate,
@@ -44,11 +45,11 @@ from clankersd.search.ranking import (
     without_names,
 )
 from clankersd.search.reranking import Reranking
-from clankersd.search.rows import R, RankingRow, RowQuery, fetch_ranking_rows
+from clankersd.search.rows import R, RankingRow, RowQuery
 from clankersd.search.snippets import snippet
 from clankersd.search.term_index import TermIndex
 from clankersd.search.turn_scoring import TurnScores, score_turns
-from clankersd.search.vector import PENDING_SECONDS, QueryVector, VectorMatches, VectorSearch, in_thread_if
+from clankersd.search.vector import PENDING_SECONDS, LabelLookup, QueryVector, VectorMatches, VectorSearch, in_thread_if
 
 POOL_SIZE = 150
 """Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
@@ -57,7 +58,7 @@ MAX_POOL_SIZE = 1000
 MAX_REFILLS = 4
 """Rounds in which deleted or hidden chunks are replaced by others."""
 
-MAX_OCCURRENCES_SCORED_INLINE = 2_000
+MAX_OCCURRENCES_SCORED_INLINE = 20_000
 """More occurrences are scored in a thread; fewer are done sooner than a thread is reached."""
 
 MAX_COMPARED_WITH_PHRASE = 50
@@ -73,12 +74,6 @@ CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
 _TEXTS = "SELECT chunks.id, chunks.text FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
-_CHUNKS_AT_TURNS = """
-    SELECT chunks.session_id, chunks.turn, min(chunks.id)
-    FROM json_each(:turns) CROSS JOIN chunks
-      ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
-    WHERE {condition} GROUP BY 1, 2
-"""
 
 log = structlog.get_logger(component="search")
 
@@ -293,31 +288,40 @@ class SearchEngine:
         plan = run.plan
         failures: list[RpcError] = []  # a task group would wrap exceptions
 
+        labels = LabelLookup(plan.filter, self._index.mirror)
+
         async def by_keyword() -> None:
+            lookup = KeywordLookup(run.query, run.speakers, self._terms, plan.filter)
             try:
-                run.keywords = await search_keywords(
-                    self._store, run.query, run.speakers, self._terms, plan.filter, run.deadline
-                )
+                await lookup.run(self._store, run.deadline, labels)
+                run.keywords = lookup.matches
             except DeadlineExceeded:
                 run.keywords.note = TIMEOUT_NOTE
             except StorageUnavailable as error:
                 failures.append(error)
+            finally:
+                labels.is_over.set()
 
         async def by_vector() -> None:
             query = without_names(run.query, run.speakers)
             with anyio.CancelScope(deadline=run.deadline) as scope:
                 try:
-                    run.vectors = await self.vectors.search(query, plan.filter, plan.pool_size)
+                    run.vectors = await self.vectors.search(query, plan.filter, plan.pool_size, labels)
                 except (StorageUnavailable, DeadlineExceeded) as error:
                     failures.append(error)
             if scope.cancelled_caught:
                 run.vectors = VectorMatches(query=QueryVector(problem="time ran out before vectors were compared"))
 
+        def catch_up(db: Db) -> None:
+            labels.read(db)
+            self._terms.chunks.catch_up(db)
+
         async with anyio.create_task_group() as tasks:
             if plan.mode != "vector":
                 tasks.start_soon(by_keyword)
             else:
-                await self._store.read(self._terms.chunks.catch_up)
+                await self._store.read(catch_up)
+                labels.is_over.set()
             if plan.mode != "keyword":
                 tasks.start_soon(by_vector)
         if failures:
@@ -430,45 +434,16 @@ class SearchEngine:
     async def _fetch_rows(self, run: _Run[R], turn_scores: TurnScores | None) -> dict[int, RankingRow]:
         """Fetch the rows of everything that was found, and replace what is deleted or hidden by now."""
         plan = run.plan
-        rows: dict[int, RankingRow] | None = {}
+        rows: dict[int, RankingRow] = {}
         for _ in range(MAX_REFILLS):
             nearest = [chunk for chunk, _ in run.vectors.nearest]
-            rows = await self._rows_in_memory(plan, turn_scores, nearest)
-            if rows is None:
-
-                def fetch(db: Db, nearest: list[int] = nearest) -> dict[int, RankingRow]:
-                    by_keyword = _best_chunks(db, plan, turn_scores) if turn_scores else []
-                    return fetch_ranking_rows(db, [*by_keyword, *nearest], plan.filter)
-
-                rows = await self._store.read(fetch)
+            rows = await fetch_candidate_rows(
+                self._store, self._terms.chunks, plan.filter, turn_scores, nearest, plan.pool_size
+            )
             missing = {chunk for chunk in nearest if chunk not in rows}
             if not missing:
                 break
             await self.vectors.replace_missing(run.vectors, missing, plan.filter, plan.pool_size)
-        return rows or {}
-
-    async def _rows_in_memory(
-        self, plan: SearchPlan[R], turn_scores: TurnScores | None, nearest: list[int]
-    ) -> dict[int, RankingRow] | None:
-        """Return the rows of everything that was found, or None if memory does not have all that is needed."""
-        chunks = self._terms.chunks
-        by_keyword: list[int] = []
-        if not chunks.is_loaded or plan.filter.is_narrow or max(nearest, default=0) > chunks.last:
-            return None
-        if turn_scores:
-            if turn_scores.places.session_ids is not chunks.sessions.texts:
-                return None
-            chunk_by_key = turn_scores.best_chunks(turn_scores.ranked)
-            near = [key for key in turn_scores.ranked if key not in chunk_by_key]
-            chunk_by_key |= chunks.chunks_at_turns(near, plan.filter.params["chunking"])
-            by_keyword = [chunk_by_key[key] for key in turn_scores.ranked if key in chunk_by_key][: plan.pool_size]
-        rows = chunks.rows([*by_keyword, *nearest])
-        # Only the database knows who may see a memory.
-        if memories := [chunk for chunk, row in rows.items() if row.source == "memories"]:
-            sql = MATCHING_CHUNKS.format(condition=plan.filter.condition)
-            params = plan.filter.params | {"near": json.dumps(memories)}
-            visible = {row[0] for row in await self._store.read(lambda db: db.tuples(sql, params))}
-            rows = {chunk: row for chunk, row in rows.items() if row.source != "memories" or chunk in visible}
         return rows
 
     async def _expand(
@@ -486,18 +461,6 @@ class SearchEngine:
                 candidate.score, candidate.path = path.score, path.steps
                 candidate.components["graph"] = path.score
         return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)
-
-
-def _best_chunks(db: Db, plan: SearchPlan[R], turn_scores: TurnScores) -> list[int]:
-    """Return the chunks of the best turns. For a turn that has matches only near it, the chunk is looked up."""
-    chunk_by_key = turn_scores.best_chunks(turn_scores.ranked)
-    turns = turn_scores.turns_of(key for key in turn_scores.ranked if key not in chunk_by_key)
-    if turns:
-        sql = _CHUNKS_AT_TURNS.format(condition=plan.filter.condition)
-        params = plan.filter.params | {"turns": json.dumps(list(turns.values()))}
-        chunk_by_turn = {(session, turn): chunk for session, turn, chunk in db.tuples(sql, params)}
-        chunk_by_key |= {key: chunk_by_turn[turn] for key, turn in turns.items() if turn in chunk_by_turn}
-    return [chunk_by_key[key] for key in turn_scores.ranked if key in chunk_by_key][: plan.pool_size]
 
 
 def _is_weak(keywords: KeywordMatches, calibration: Calibration, candidates: list[Candidate[R]]) -> bool:

@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import apsw
@@ -155,7 +155,8 @@ class Scope:
     """Chunks that pass a filter.
 
     `size` is their number, None for the whole index, which is not listed. `ids` are listed without numpy; with it,
-    `mask` is an array that is True at each id. `table` are the columns of the chunks if they are in memory.
+    `mask` is an array that is True at each id. `table` are the columns of the chunks if they are in memory, and
+    `changes` the number of changes that they have followed.
     """
 
     last: int
@@ -163,6 +164,7 @@ class Scope:
     ids: frozenset[int] | None = None
     mask: Any = None
     table: ChunkTable | None = None
+    changes: int | None = None
 
     @staticmethod
     def find(db: Db, chunk_filter: ChunkFilter, table: ChunkTable) -> "Scope":
@@ -170,8 +172,9 @@ class Scope:
         is_narrow = chunk_filter.is_narrow
         loaded = table if table.catch_up(db) and table.columns is not None else None
         last = db.value("SELECT max(id) FROM chunks") or 0
+        changes = None if loaded is None else loaded.changes_seen
         if not is_narrow and all(test.project is None and test.sources is None for test in chunk_filter.label_tests):
-            return Scope(last, table=loaded)
+            return Scope(last, table=loaded, changes=changes)
         mask, ids_query = None, chunk_filter.ids
         if loaded is not None and not is_narrow:
             mask = _mask(db, chunk_filter, loaded, last)
@@ -189,7 +192,7 @@ class Scope:
         if mask is None:
             mask = numpy.zeros(last + 1, numpy.bool_)
         mask[numpy.array(ids, numpy.int64)] = True
-        return Scope(last, int(numpy.count_nonzero(mask)), mask=mask, table=loaded)
+        return Scope(last, int(numpy.count_nonzero(mask)), mask=mask, table=loaded, changes=changes)
 
     def select(self, term: Term, postings: Postings) -> TermMatches:
         """Return the matches of a term in the scope; its frequency is counted there."""
@@ -200,7 +203,7 @@ class Scope:
             ids = self.ids or frozenset()
             positions: Any = [position for position, chunk in enumerate(postings.chunks) if chunk in ids]
         else:
-            positions = numpy.flatnonzero(self.mask[postings.chunks])
+            positions = numpy.flatnonzero(self.mask[postings.chunks.astype(numpy.intp)])
         return TermMatches(replace(term, frequency=len(positions), chunk_count=self.size), postings, positions)
 
 
@@ -226,30 +229,20 @@ def _mask(db: Db, chunk_filter: ChunkFilter, table: ChunkTable, last: int) -> An
     return mask
 
 
-async def search_keywords(
-    store: Store,
-    query: str,
-    names: set[str],
-    index: TermIndex,
-    chunk_filter: ChunkFilter,
-    deadline: float,
-) -> KeywordMatches:
-    """Find the terms of the query in the chunks that pass the filter, within the deadline.
+class FirstRead(Protocol):
+    """What another task needs from the database: it is read in the first trip to the connection's thread."""
 
-    `names` are not searched for, unless the query has nothing else.
+    is_over: anyio.Event
+
+    def read(self, db: Db) -> None: ...
+
+
+class KeywordLookup:
+    """Lookup of a query's terms in the chunks that pass a filter, in slices.
+
+    `names` are not searched for, unless the query has nothing else. An interrupted slice is run again and continues
+    where it was.
     """
-    lookup = _Lookup(query, names, index, chunk_filter)
-    while not lookup.is_done:
-        seconds = deadline - anyio.current_time()
-        if seconds <= 0:
-            lookup.matches.note = TIMEOUT_NOTE
-            break
-        await store.read(lookup.run_slice, seconds)
-    return lookup.matches
-
-
-class _Lookup:
-    """Lookup of a query's terms in slices. An interrupted slice is run again and continues where it was."""
 
     def __init__(self, query: str, names: set[str], index: TermIndex, chunk_filter: ChunkFilter) -> None:
         self.matches = KeywordMatches()
@@ -265,6 +258,22 @@ class _Lookup:
     @property
     def is_done(self) -> bool:
         return self._chunks is not None and not self._chunks
+
+    async def run(self, store: Store, deadline: float, first: FirstRead) -> None:
+        """Look up everything within the deadline, after what is to be read first."""
+
+        def begin(db: Db) -> None:
+            first.read(db)
+            self.run_slice(db)
+
+        await store.read(begin, max(0.0, deadline - anyio.current_time()))
+        first.is_over.set()
+        while not self.is_done:
+            seconds = deadline - anyio.current_time()
+            if seconds <= 0:
+                self.matches.note = TIMEOUT_NOTE
+                break
+            await store.read(self.run_slice, seconds)
 
     def run_slice(self, db: Db) -> None:
         """Look up terms for SLICE_SECONDS: one trip to the connection's thread for each term would cost more."""
@@ -289,32 +298,42 @@ class _Lookup:
         assert self._scope is not None
         chunk_count = self._scope.last
         terms: dict[str, Term] = {}
+        stems: set[str] = set()  # not those of the matches, which an interrupted call may have added to
         for word in [word for word in self._words if word not in self._names] or self._words:
             for spelling in _spellings(tokenize, word):
-                frequency = self._index.frequencies.get(db, spelling.stem, chunk_count)
+                frequency = self._frequency(db, spelling.stem)
                 generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
                 self.matches.weights[spelling.stem] = generic * word_weight(frequency, chunk_count)
-                if spelling.stem in self.matches.stems:
+                if spelling.stem in stems:
                     continue
                 spellings = [spelling] if frequency else []
                 for other_word in OTHER_SPELLINGS.get(word, ()):
                     for other in _spellings(tokenize, other_word):
-                        if more := self._index.frequencies.get(db, other.stem, chunk_count):
+                        if more := self._frequency(db, other.stem):
                             spellings.append(other)
                             frequency += more
                 if spellings:
                     terms[spelling.stem] = Term(word, tuple(spellings), frequency, max(chunk_count, frequency))
-                    self.matches.stems.update(one.stem for one in spellings)
+                    stems.update(one.stem for one in spellings)
+        self.matches.stems = stems
         ordered = sorted(enumerate(terms.values()), key=lambda term: term[1].frequency)
         if len(ordered) > MAX_TERMS:
             self._add_note(f"of {len(ordered)} words the {MAX_TERMS} rarest were looked up")
         return deque(ordered[:MAX_TERMS])
 
+    def _frequency(self, db: Db, stem: str) -> int:
+        scope = self._scope
+        assert scope is not None
+        cached = self._index.occurrences.count(stem, scope.last, scope.changes)
+        return self._index.frequencies.get(db, stem, scope.last) if cached is None else cached
+
     def _look_up(self, db: Db, position: int, term: Term) -> bool:
         """Look up a term, or a part of it; return True once all of it is."""
         scope = self._scope
         assert scope is not None
-        by_spelling = [self._index.occurrences.read(db, one, term.frequency, scope.last) for one in term.spellings]
+        by_spelling = [
+            self._index.occurrences.read(db, one, term.frequency, scope.last, scope.changes) for one in term.spellings
+        ]
         complete = [postings for postings in by_spelling if postings is not None]
         if len(complete) < len(by_spelling):
             return False
@@ -386,8 +405,9 @@ def _rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
         return sorted(chunk for chunk, _ in totals.most_common(MAX_SCORED_CHUNKS)), len(totals)
     rarity = numpy.zeros(last + 1, numpy.int32)
     for one in terms:
-        rarity[one.chunks] += max(1, round(one.term.idf * RARITY_STEPS))
-    chunks = numpy.flatnonzero(rarity)
+        # An index of 32 bits would be converted in small pieces, which takes twice as long.
+        rarity[one.chunks.astype(numpy.intp)] += max(1, round(one.term.idf * RARITY_STEPS))
+    chunks = numpy.flatnonzero(rarity > 0)
     count = len(chunks)
     if count > MAX_SCORED_CHUNKS:
         rarity = rarity[chunks]

@@ -1,7 +1,9 @@
 """Near-duplicates among the hits of a search: the same file read again, the same prompt in another session."""
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import Generic
 
 from clankersd.index.tokenize import WORD
@@ -23,8 +25,12 @@ MAX_COMPARED_CHARACTERS = 1_000
 COMPARED_PER_HIT = 4
 """Candidates that are compared for each hit of the pages up to the wanted one."""
 
-SKETCH_SIZE = 6
-"""Smallest hashes of a text's words; texts with at least MIN_SHARED_WORDS share one of them, but for one in 10,000."""
+_WORD_CHARACTERS = {
+    code: chr(code).lower() if chr(code).isalnum() or chr(code) == "_" else " "
+    for code in range(128)
+    if chr(code) != "'"
+} | {ord("'"): None}
+"""Translation of ASCII text into words with single separators, several times as fast as a regular expression."""
 
 NEGATIONS = frozenset(
     """no not never none nothing without neither nor cannot dont doesnt didnt isnt arent wont cant mustnt
@@ -32,17 +38,19 @@ NEGATIONS = frozenset(
 )
 
 
-@dataclass(frozen=True)
 class _Compared(Generic[R]):
-    """A candidate, and the distinct words of its beginning."""
+    """A candidate that others are compared with."""
 
-    candidate: Candidate[R]
-    words: set[str]
+    def __init__(self, candidate: Candidate[R]) -> None:
+        self.candidate = candidate
 
-    @staticmethod
-    def of(candidate: Candidate[R]) -> "_Compared[R]":
-        beginning = candidate.row.text[:MAX_COMPARED_CHARACTERS].lower().replace("'", "").replace("’", "")
-        return _Compared(candidate, set(WORD.findall(beginning)))
+    @cached_property
+    def words(self) -> set[str]:
+        """The distinct words of the text's beginning."""
+        beginning = self.candidate.row.text[:MAX_COMPARED_CHARACTERS]
+        if beginning.isascii():
+            return set(beginning.translate(_WORD_CHARACTERS).split())
+        return set(WORD.findall(beginning.lower().replace("'", "").replace("’", "")))
 
 
 def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> list[Candidate[R]]:
@@ -52,40 +60,37 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
     after them follow as they are. How a candidate fares depends only on those before it, so that pages fit together.
     """
     distinct: list[Candidate[R]] = []
-    by_hash: dict[int, list[_Compared[R]]] = {}
+    # By source, role and being a tool call: length, position and candidate, in the order of their lengths.
+    by_kind: dict[tuple[str, str | None, bool], list[tuple[float, int, _Compared[R]]]] = {}
     for position, candidate in enumerate(candidates):
         if position >= COMPARED_PER_HIT * wanted and len(distinct) > wanted:
             return distinct + candidates[position:]
-        if candidate.row.source not in ("sessions", "memory"):
+        row = candidate.row
+        if row.source not in ("sessions", "memory"):
             distinct.append(candidate)
             continue
-        compared = _Compared.of(candidate)
-        sketch = sorted(map(hash, compared.words))[:SKETCH_SIZE]
-        others = {id(one): one for key in sketch for one in by_hash.get(key, ())}.values()
-        similar = next((one for one in others if _is_near_duplicate(one, compared)), None)
-        if similar is not None:
-            similar.candidate.duplicates += 1 + candidate.duplicates
+        compared, length = _Compared(candidate), len(row.text)
+        others = by_kind.setdefault((row.source, row.role, row.tool_id is None), [])
+        start = bisect_left(others, MIN_LENGTH_RATIO * length, key=itemgetter(0))
+        end = bisect_right(others, length / MIN_LENGTH_RATIO, key=itemgetter(0))
+        similar = [other for other in others[start:end] if _is_near_duplicate(other[2].words, compared.words)]
+        if similar:
+            _, _, first = min(similar, key=itemgetter(1))
+            first.candidate.duplicates += 1 + candidate.duplicates
             continue
         distinct.append(candidate)
-        for key in sketch:
-            by_hash.setdefault(key, []).append(compared)
+        insort(others, (length, position, compared))
     return distinct
 
 
-def _is_near_duplicate(one: _Compared[R], other: _Compared[R]) -> bool:
-    fewer, more = sorted((len(one.words), len(other.words)))
-    if fewer < MIN_SHARED_WORDS * more:
+def _is_near_duplicate(one: set[str], other: set[str]) -> bool:
+    if len(one) < MIN_SHARED_WORDS * len(other) or len(other) < MIN_SHARED_WORDS * len(one):
         return False
-    first, second = one.candidate.row, other.candidate.row
-    if (first.source, first.role, first.tool_id is None) != (second.source, second.role, second.tool_id is None):
+    shared = len(one & other)
+    every = len(one) + len(other) - shared
+    if shared < MIN_SHARED_WORDS * every:
         return False
-    shorter, longer = sorted((len(first.text), len(second.text)))
-    if shorter < MIN_LENGTH_RATIO * longer:
-        return False
-    every = one.words | other.words
-    if len(one.words & other.words) < MIN_SHARED_WORDS * len(every):
-        return False
-    return len(every) > SHORT_WORDS or not changes_meaning(one.words ^ other.words)
+    return every > SHORT_WORDS or not changes_meaning(one ^ other)
 
 
 def changes_meaning(unshared: AbstractSet[str]) -> bool:

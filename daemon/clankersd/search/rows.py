@@ -63,7 +63,10 @@ def fetch_ranking_rows(db: Db, ids: Iterable[int], chunk_filter: ChunkFilter) ->
 
 @dataclass(frozen=True)
 class RowQuery(Generic[R]):
-    """Columns that a feature adds to those of the chunk, the joins that they come from, and the type of the rows."""
+    """Columns that a feature adds to those of the chunk, the joins that they come from, and the type of the rows.
+
+    The columns are in the order of the type's fields.
+    """
 
     row_type: type[R]
     columns: str = ""
@@ -78,7 +81,7 @@ class RowQuery(Generic[R]):
             {self.joins} WHERE {chunk_filter.condition}
         """
         params = chunk_filter.params | self.params | {"ids": json.dumps(sorted(set(ids)))}
-        return {row["id"]: self.row_type(**row) for row in db.fetch(sql, params)}
+        return {row[0]: self.row_type(*row) for row in db.tuples(sql, params)}
 
 
 CHUNK_ROWS = RowQuery(ChunkRow)

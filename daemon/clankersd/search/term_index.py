@@ -1,9 +1,9 @@
 """Terms of the full-text index: in how many chunks a term occurs, and where.
 
-The occurrences of frequent terms are cached, since nearly every query has some and reading them takes most of a
-keyword search. Chunk ids only grow and the text of a chunk does not change, so a cached term needs only the chunks that
-were added since. Deleted chunks stay in the cache until it is dropped; a search does not find them, because it looks
-each chunk up.
+The occurrences of terms are cached, since reading them takes most of a keyword search. Chunk ids only grow and the text
+of a chunk does not change, so a frequent term needs only the chunks that were added since. Its deleted chunks stay in
+the cache until it is dropped; a search does not find them, because it looks each chunk up. A rare term is used as long
+as no chunk was added, changed or deleted.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ MAX_ADDED_CHUNKS = 1_000
 MAX_CACHED_BYTES = 48_000_000
 MAX_CACHED_TERMS = 20_000
 MIN_CACHED_FREQUENCY = 200
-"""A rarer term is read each time: that is fast, and the term may have just been stored."""
+"""A rarer term is read again after every change of the chunks: that is fast."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,11 @@ class Spelling:
 
 @dataclass(frozen=True)
 class _CachedTerm:
-    """Postings of a term in the chunks up to `last`."""
+    """Postings of a term in the chunks up to `last`; of a rare term, `changes` is that of the search that read it."""
 
     postings: Postings
     last: int
+    changes: int | None = None
 
 
 class TermFrequencies:
@@ -160,21 +161,35 @@ class TermOccurrences:
         self._bytes = 0
         self._lock = Lock()
 
-    def read(self, db: Db, spelling: Spelling, frequency: int, last: int) -> Postings | None:
+    def count(self, stem: str, last: int, changes: int | None) -> int | None:
+        """Return the number of chunks with a rare stem if it is cached and no chunk has changed since, else None."""
+        found = self._get(stem)
+        if found is None or found.changes is None or (found.last, found.changes) != (last, changes):
+            return None
+        return len(found.postings.chunks)
+
+    def read(
+        self, db: Db, spelling: Spelling, frequency: int, last: int, changes: int | None = None
+    ) -> Postings | None:  # fmt: skip
         """Return the postings of a stem in the chunks up to `last`.
 
-        Of a very frequent term, one call reads a range of chunks: None means that there are more to be read.
+        `changes` is the number of changes of chunks that the search knows of, None if it knows of none. Of a very
+        frequent term, one call reads a range of chunks: None means that there are more to be read.
         """
         found = self._get(spelling.stem)
+        is_rare = frequency < MIN_CACHED_FREQUENCY
+        if found is not None and is_rare and (found.last, found.changes) != (last, changes):
+            found = None
         if found is not None and found.last < last:
             found = _with_new_chunks(db, spelling, found, last)
         if found is None and frequency <= MAX_LOCATED_FREQUENCY:
-            found = _CachedTerm(Postings.of(db.engine.occurrences(db, spelling.stem)), last)
+            postings = Postings.of(db.engine.occurrences(db, spelling.stem))
+            found = _CachedTerm(postings, last, changes if is_rare else None)
         elif found is None:
             found = self._read_range(db, spelling, last)
             if found is None:
                 return None
-        if frequency >= MIN_CACHED_FREQUENCY and numpy_if_available() is not None:
+        if (not is_rare or changes is not None) and numpy_if_available() is not None:
             self._put(spelling.stem, found)
         # Another search may have read chunks that are newer than this one knows.
         return found.postings.until(last)
@@ -202,7 +217,7 @@ class TermOccurrences:
                 self._bytes -= replaced.postings.nbytes
             self._cached[stem] = found
             self._bytes += found.postings.nbytes
-            while self._bytes > MAX_CACHED_BYTES and len(self._cached) > 1:
+            while len(self._cached) > 1 and (self._bytes > MAX_CACHED_BYTES or len(self._cached) > MAX_CACHED_TERMS):
                 _, dropped = self._cached.popitem(last=False)
                 self._bytes -= dropped.postings.nbytes
 

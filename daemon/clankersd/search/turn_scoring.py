@@ -170,7 +170,7 @@ def _locate(terms: list[TermMatches], chunks: "Array") -> "list[tuple[Array, Arr
     columns[chunks] = np.arange(len(chunks), dtype=np.int32)
     located = []
     for one in terms:
-        own = columns[np.minimum(one.chunks, len(columns) - 1)]
+        own = columns[np.minimum(one.chunks, len(columns) - 1).astype(np.intp)]
         is_scored = np.flatnonzero(own >= 0)
         own = own[is_scored]
         positions = is_scored if one.positions is None else one.positions[is_scored]
@@ -203,21 +203,25 @@ def _spread(keys: "Array", own: "Array", shared: "Array", idf: "Array") -> "tupl
     first = int(np.searchsorted(keys, 0))  # keys without a turn are negative and come first
     turns, reach = keys[first:], len(WEIGHTS_BEFORE)
     # The keys within reach of a turn are a range that begins after the previous turn's range, or at the first turn.
-    begins = turns - np.minimum(turns % TURNS_PER_SESSION, reach)
+    numbers = turns % TURNS_PER_SESSION
+    begins = turns - np.minimum(numbers, reach)
     begins[1:] = np.maximum(begins[1:], turns[:-1] + reach + 1)
     lengths = turns + reach + 1 - begins
     ends = np.cumsum(lengths)
     near_turns = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
-    rows = ends - 1 - reach
-    scores = np.zeros((len(near_turns), len(idf)))
-    scores[rows] = own[:, first:].T
-    shared = np.ascontiguousarray(shared[:, first:].T)
+    columns = ends - 1 - reach
+    by_term = np.zeros((len(idf), len(near_turns)))
+    by_term[:, columns] = own[:, first:]
+    # Most terms are not in most turns: only what there is to share is spread, in one array of all terms.
+    scores, shared = by_term.reshape(-1), shared[:, first:]
+    terms, sharing = np.nonzero(shared)
+    shared, numbers, places = shared[terms, sharing], numbers[sharing], terms * len(near_turns) + columns[sharing]
     for distance, (before, after) in enumerate(zip(WEIGHTS_BEFORE, WEIGHTS_AFTER, strict=True), 1):
-        later, is_late = rows + distance, turns % TURNS_PER_SESSION >= distance
+        later, is_late = places + distance, numbers >= distance
         scores[later] = np.maximum(scores[later], shared * before)
-        earlier = rows[is_late] - distance
+        earlier = places[is_late] - distance
         scores[earlier] = np.maximum(scores[earlier], shared[is_late] * after)
-    return np.append(keys[:first], near_turns), np.append(idf @ own[:, :first], scores @ idf)
+    return np.append(keys[:first], near_turns), np.append(idf @ own[:, :first], idf @ by_term)
 
 
 def _proximity(located: "list[tuple[Array, Array]]", size: int, idf: "Array") -> "Array":
@@ -324,9 +328,9 @@ def smooth_similarities(
 ) -> tuple[dict[int, float], set[int]]:
     """Average the similarity of each chunk with those of its neighbours, weighted by nearness and shortness.
 
-    `compare` returns the similarity of each of the chunks it is given, in order, NaN for one without a vector. A turn
-    is represented by its first chunk. Returns the averages, and the chunks that have a neighbour. A chunk without a
-    vector has no average.
+    `compare` is given these chunks and then their neighbours, and returns the similarity of each, NaN for one without
+    a vector. A turn is represented by its first chunk. Returns the averages, and the chunks that have a neighbour. A
+    chunk without a vector has no average.
     """
     import numpy as np
 
@@ -340,8 +344,7 @@ def smooth_similarities(
     turns = columns.turns[known] + steps
     wanted = np.where((keys >= 0) & (turns >= 0), keys + steps, -1)
     near = table.chunks_at(wanted.ravel(), chunking).reshape(wanted.shape)
-    everything, places = np.unique(np.concatenate((own[None], near)), return_inverse=True)
-    similarities = compare(everything)[places].reshape(len(steps) + 1, -1)
+    similarities = compare(np.append(own, near)).reshape(len(steps) + 1, -1)
     of_own, of_near = similarities[0], similarities[1:]
     nearness = np.array([weight for _, weight in _NEARNESS])[:, None]
     weights = nearness * np.minimum(1.0, FADE_TOKENS / np.maximum(columns.tokens[near], 1))

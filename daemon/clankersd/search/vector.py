@@ -1,7 +1,7 @@
 """Vector search: the vector of a query, and the chunks with the nearest vectors."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +33,9 @@ MAX_VECTORS_LOADED_INLINE = 5_000
 
 MAX_VECTORS_COMPARED_INLINE = 16_384
 """More vectors are compared in a thread; these take less than a thread is worth."""
+
+MAX_VECTORS_FILTERED_INLINE = 1 << 18
+"""Of more vectors, those of a project are selected in a thread."""
 
 MAX_LISTED_CHUNKS = 1_000
 """Up to this many matching chunks are listed and compared. Where there are more, the nearest are checked first."""
@@ -131,22 +134,31 @@ class VectorSearch:
             raise InvalidParams(f"invalid params: {problem} - at `{at}`")
         return vector
 
-    async def search(self, query: str, chunk_filter: ChunkFilter, k: int) -> VectorMatches:
-        """Find the `k` chunks nearest to a query among those that pass the filter."""
+    async def search(
+        self, query: str, chunk_filter: ChunkFilter, k: int, labels: "LabelLookup | None" = None
+    ) -> VectorMatches:
+        """Find the `k` chunks nearest to a query among those that pass the filter.
+
+        `labels` are looked up by another task, or here.
+        """
         embedded = await self.embed_query(query)
         if embedded.vector is None:
             return VectorMatches(query=embedded)
+        if labels is not None:
+            await labels.is_over.wait()
         try:
-            return VectorMatches(await self.nearest(embedded.vector, chunk_filter, k), embedded)
+            return VectorMatches(await self.nearest(embedded.vector, chunk_filter, k, labels), embedded)
         except MemoryError as error:
             return VectorMatches(query=_unavailable(f"too little memory: {error}"))
 
-    async def nearest(self, vector: Vector, chunk_filter: ChunkFilter, k: int) -> ScoredChunks:
+    async def nearest(
+        self, vector: Vector, chunk_filter: ChunkFilter, k: int, labels: "LabelLookup | None" = None
+    ) -> ScoredChunks:
         """Return the `k` nearest chunks, by the vectors in memory once they are loaded."""
         await self._load_mirror()
         mirror = self._index.mirror
         if mirror is not None and mirror.complete:
-            return await nearest_in_memory(self._store, mirror, vector, chunk_filter, k)
+            return await nearest_in_memory(self._store, mirror, vector, chunk_filter, k, labels)
         return await self._nearest_stored(vector, k, chunk_filter.ids, chunk_filter.params)
 
     async def nearest_exact(self, vector: Vector, chunk_filter: ChunkFilter, k: int) -> ScoredChunks:
@@ -180,8 +192,8 @@ class VectorSearch:
 
         def compare(chunks: Any) -> Any:
             cosines = mirror.compare([vector] if centre is None else [vector, centre], chunks)
-            found = zip(chunks.tolist(), cosines[0].tolist(), strict=True)
-            matches.cosines = {chunk: cosine for chunk, cosine in found if chunk in rows and cosine == cosine}
+            found = zip(rows, cosines[0].tolist(), strict=False)  # their neighbours come after them
+            matches.cosines = {chunk: cosine for chunk, cosine in found if cosine == cosine}
             return cosines[0] if centre is None else from_centre(vector, centre, *cosines)
 
         smoothed, matches.in_conversation = smooth_similarities(self._chunks, live.chunking.number, list(rows), compare)
@@ -282,19 +294,70 @@ def from_centre(query: Vector, centre: Vector, similarities: Vector, to_centre: 
     return (similarities - to_centre - of_query + square) / (length * lengths)  # type: ignore[no-any-return]
 
 
+class LabelLookup:
+    """Lookup of the labels that a filter accepts, and of chunks that moved to another project since the last one.
+
+    Only tests on a project need the database. A task that reads it for another one sets `is_over`, also if it failed.
+    """
+
+    def __init__(self, chunk_filter: ChunkFilter, mirror: Mirror | None) -> None:
+        self.mirror = mirror
+        self.is_over = anyio.Event()
+        self._tests = chunk_filter.label_tests
+        self._sets: list[LabelSet] | None = None
+        self._moved: list[tuple[int, int, int]] = []
+        if all(test.project is None for test in self._tests):
+            self._sets = [LabelSet(test.matches_label) for test in self._tests]
+            self.is_over.set()
+
+    @property
+    def is_done(self) -> bool:
+        return self._sets is not None
+
+    def read(self, db: Db) -> None:
+        """Look up the numbers of the filter's projects, and the chunks that have moved."""
+        if self.is_over.is_set():
+            return
+        sets = []
+        for test in self._tests:
+            numbers = None if test.project is None else db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project)
+            sets.append(LabelSet(test.matches_label, None if numbers is None else frozenset(row[0] for row in numbers)))
+        self._moved = read_moved_chunks(db, self.mirror.moves_seen) if self.mirror else []
+        self._sets = sets
+
+    def apply(self) -> list[LabelSet]:
+        """Update the projects of vectors in memory, and return the labels."""
+        assert self._sets is not None
+        if self.mirror is not None:
+            self.mirror.move(self._moved)
+        return self._sets
+
+
 async def nearest_in_memory(
-    store: Store, mirror: Mirror, vector: Vector, chunk_filter: ChunkFilter, k: int
-) -> ScoredChunks:  # fmt: skip
+    store: Store,
+    mirror: Mirror,
+    vector: Vector,
+    chunk_filter: ChunkFilter,
+    k: int,
+    lookup: LabelLookup | None = None,
+) -> ScoredChunks:
     """Return the `k` nearest chunks that pass the filter.
 
     Few matching chunks are all compared. Of many, the nearest of those with fitting labels are checked against the
     filter instead.
     """
-    labels = await _label_sets(store, mirror, chunk_filter)
+    if lookup is None or lookup.mirror is not mirror or not lookup.is_done:
+        lookup = LabelLookup(chunk_filter, mirror)
+    if not lookup.is_done:
+        await store.read(lookup.read)
+    labels = lookup.apply()
 
-    def nearest(count: int, chunks: list[int] | None) -> Awaitable[ScoredChunks]:
-        is_large = mirror.size > MAX_VECTORS_COMPARED_INLINE
-        return in_thread_if(is_large, mirror.nearest, vector, count, chunks, labels)
+    async def nearest(count: int, chunks: list[int] | None) -> ScoredChunks:
+        if mirror.size > MAX_VECTORS_FILTERED_INLINE:
+            return await anyio.to_thread.run_sync(mirror.nearest, vector, count, chunks, labels)
+        rows = mirror.eligible(chunks, labels)
+        is_large = sum(len(part[2]) for part in rows) > MAX_VECTORS_COMPARED_INLINE
+        return await in_thread_if(is_large, mirror.nearest_rows, vector, count, rows)
 
     if not chunk_filter.is_narrow:
         return await nearest(k, None)
@@ -309,24 +372,6 @@ async def nearest_in_memory(
         if len(passing) >= k or len(near) < k * factor:
             return passing[:k]
     return await nearest(k, await _fetch_ids(store, chunk_filter.ids, chunk_filter.params))
-
-
-async def _label_sets(store: Store, mirror: Mirror, chunk_filter: ChunkFilter) -> list[LabelSet]:
-    """Look up the numbers of the filter's projects, and update the projects of chunks that have moved since."""
-    tests = chunk_filter.label_tests
-    if all(test.project is None for test in tests):
-        return [LabelSet(test.matches_label) for test in tests]
-
-    def look_up(db: Db) -> tuple[list[LabelSet], list[tuple[int, int, int]]]:
-        sets = []
-        for test in tests:
-            numbers = None if test.project is None else db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project)
-            sets.append(LabelSet(test.matches_label, None if numbers is None else frozenset(row[0] for row in numbers)))
-        return sets, read_moved_chunks(db, mirror.moves_seen)
-
-    sets, moved = await store.read(look_up)
-    mirror.move(moved)
-    return sets
 
 
 def _unavailable(problem: str) -> QueryVector:
