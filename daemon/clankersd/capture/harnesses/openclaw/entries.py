@@ -94,7 +94,7 @@ def read_message(message: Payload, session_id: str, at: int | None) -> list[Capt
 
 def _read_prompt(message: Payload, session_id: str, at: int | None) -> list[CapturedEvent]:
     prompt = _content_text(message)
-    is_own = text(record(message, "provenance"), "kind") not in ("inter_session", "internal")
+    is_own = text(record(message, "provenance"), "kind") not in ("inter_session", "internal", "internal_system")
     if not prompt or not is_own or is_internal_prompt(prompt):
         return []
     if prompt.startswith(SUBAGENT_PREAMBLE) and _TASK_HEADING in prompt:
