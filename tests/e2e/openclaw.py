@@ -140,6 +140,10 @@ class OpenClaw:
     def compact(self, key: str) -> Mapping[str, Any]:
         return self._run("sessions", "compact", f"agent:main:{key}", "--json")
 
+    def wake(self, text: str) -> Mapping[str, Any]:
+        """Have the main session take a heartbeat now, because of this event."""
+        return self._run("system", "event", "--mode", "now", "--text", text, "--json")
+
     def _run(self, *words: str) -> Mapping[str, Any]:
         done = subprocess.run(
             [self.node, self.program, *words],

@@ -16,6 +16,8 @@ PROMPTS = {
     "build": "[[build]] write a greeting into a file",
     "again": "[[again]] now go on",
     "child": "[[child]] delegate this to a helper",
+    "main": "[[main]] begin the day",
+    "main again": "[[main]] go on with it",
     "ask": "[[ask]] what was written into the greeting file?",
 }
 
@@ -35,6 +37,7 @@ def scripts(project: Path) -> dict[str, list[Reply]]:
             Reply("", [Use("sessions_spawn", {"task": "say that it is done", "label": "helper"})]),
             Reply("The helper was started."),
         ],
+        "main": [Reply("A new day.")],
         "ask": [
             Reply("", [Use("memory_search", {"query": "what does the parrot eat"})]),
             Reply("", [Use("memory_get", {"path": "MEMORY.md", "from": 3, "lines": 1})]),
@@ -59,6 +62,7 @@ def test_what_happened_is_what_is_stored_and_is_offered_back() -> None:
                 openclaw.turn("team", PROMPTS["child"])
                 holds_in_time(lambda: check_child(connection))
                 holds_in_time(lambda: check_compaction(connection))
+                check_heartbeat(here, openclaw, connection)
                 openclaw.turn("later", PROMPTS["ask"])
                 holds_in_time(lambda: check_recall(here, connection))
         with here.daemon.connect() as connection:
@@ -113,6 +117,25 @@ def check_child(connection: RawConnection) -> None:
     ]
     assert [child["userPrompt"] for child in children] == ["say that it is done"]
     assert Stored(connection).prompts(parent["id"]) == [PROMPTS["child"]]
+
+
+def check_heartbeat(here: Machine, openclaw: OpenClaw, connection: RawConnection) -> None:
+    """A heartbeat asks the model in the name of the user, and is not stored as a prompt."""
+    openclaw.turn("main", PROMPTS["main"])
+    asked = len(here.model.said)
+    openclaw.wake("the build has finished")
+    holds_in_time(lambda: model_was_asked(here, asked))
+    openclaw.turn("main", PROMPTS["main again"])
+    session = by_prompt(connection, "main")
+    holds_in_time(lambda: has_prompts(connection, session["id"], [PROMPTS["main"], PROMPTS["main again"]]))
+
+
+def model_was_asked(here: Machine, times: int) -> None:
+    assert len(here.model.said) > times
+
+
+def has_prompts(connection: RawConnection, session_id: str, prompts: list[str]) -> None:
+    assert Stored(connection).prompts(session_id) == prompts
 
 
 def check_recall(here: Machine, connection: RawConnection) -> None:

@@ -20,6 +20,9 @@ from helpers.daemon import DaemonProcess, RawConnection
 
 PING_PAUSE_SECONDS = 0.002
 REPLY_SECONDS = 120.0
+SECONDS_PER_MEGABYTE = 20.0
+"""Time for files to be read, stored and indexed; the work takes a second of CPU per megabyte."""
+
 PINGER = Path(__file__).with_name("pinger.py")
 
 MEGABYTE = 1_000_000
@@ -546,7 +549,7 @@ def watch_files(daemon: DaemonProcess, size: int) -> Callable[[], bool]:
     folder.mkdir(exist_ok=True)
     for number in range(max(1, size // 400_000)):
         (folder / f"note{number}.md").write_text(f"# note {number}\n{assignments(400_000)}")
-    with daemon.connect(timeout=REPLY_SECONDS) as connection:
+    with daemon.connect(timeout=REPLY_SECONDS + SECONDS_PER_MEGABYTE * size / MEGABYTE) as connection:
         connection.call("index.add", path=str(folder))
     return lambda: True
 
@@ -569,7 +572,7 @@ def run_bringer(daemon: DaemonProcess, name: str, size: int) -> "Stall":
     """Bring files; the window ends when they are stored and indexed."""
     with daemon.connect() as control, window() as moments:
         is_done = BRINGERS[name](daemon, size)
-        deadline = time.monotonic() + REPLY_SECONDS
+        deadline = time.monotonic() + REPLY_SECONDS + SECONDS_PER_MEGABYTE * size / MEGABYTE
         while not (done := is_done()) and time.monotonic() < deadline:
             time.sleep(0.2)
         settle(control, 30.0)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import apsw
@@ -53,4 +54,16 @@ def test_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
     raw = apsw.Connection(":memory:")
     with pytest.raises(apsw.FullError):
         backup.back_up(Db(raw), tmp_path, "manual", copy=fill_disk)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_backup_that_would_leave_no_space_for_events_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = backup.SPARE_BYTES  # enough for events, but not for the copy, too
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    raw = apsw.Connection(":memory:")
+    raw.execute("CREATE TABLE event (text)")
+    with pytest.raises(apsw.FullError, match="a backup needs"):
+        backup.back_up(Db(raw), tmp_path, "manual")
     assert list(tmp_path.iterdir()) == []

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
+from helpers.clock import DAY_SECONDS, ClockedDaemon
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.store import message
 from helpers.waiting import eventually, settled
 from helpers.writers import acknowledged, stored, writing
+from tests.faults.upgrades import make_old_database
 
 from clankersd.db.compact_backup import DERIVED_TABLES
+from clankersd.db.migrations import bundled
 
 
 def store(daemon: DaemonProcess, *names: str) -> None:
@@ -133,6 +137,47 @@ def test_backup_of_a_later_schema_is_refused_and_the_database_stays(home: Path) 
         assert rpc.call("health")["ok"]
         store(daemon, "after")
         assert stored(daemon.database) == {"kept", "after"}
+
+
+@pytest.mark.parametrize("version", [1, len(bundled()) - 1])
+def test_backup_of_an_earlier_schema_is_restored_and_migrated(home: Path, tmp_path: Path, version: int) -> None:
+    with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon:
+        rows = make_old_database(tmp_path / "old.db", version)
+        store(daemon, "replaced")
+        assert ctl(daemon, "backup", "restore", str(tmp_path / "old.db"), "--yes").code == 0
+        store(daemon, "new")
+        assert stored(daemon.database) == rows | {"new"}
+        assert daemon.stop() == 0
+        daemon.close()
+        assert ctl(daemon, "backup", "restore", str(tmp_path / "old.db"), "--yes").code == 0
+        with daemon.start().connect() as rpc:
+            assert rpc.call("health")["ok"]
+        assert stored(daemon.database) == rows
+        assert integrity(daemon.database) == "ok"
+
+
+def test_automatic_backups_are_made_when_due_with_the_memories_beside_them(home: Path) -> None:
+    daemon = ClockedDaemon(home, CLANKERS_EMBEDDER="none", CLANKERS_BACKUP_KEEP="2")
+    _, program, shift = daemon.program
+    often = "import clankersd.backups as b; b.FIRST_BACKUP_SECONDS = b.CHECK_INTERVAL_SECONDS = 0.01\n"
+    daemon.program = ("-c", often + program, shift)
+    folder = daemon.data / "backups"
+
+    def made() -> list[str]:
+        return sorted(path.name for path in folder.glob("clankers-*-daily.db"))
+
+    try:
+        with daemon.start().connect() as rpc:
+            rpc.call("memory.add", content="The staging database is called heron", scope="global")
+            eventually(lambda: list(folder.glob("memory-backup-*.jsonl")), "the first backup is made")
+            [first], [memories] = made(), folder.glob("memory-backup-*.jsonl")  # the next one is due in a day
+            assert "called heron" in memories.read_text()
+            assert integrity(folder / first) == "ok"
+            daemon.set_clock(DAY_SECONDS + 60)
+            eventually(lambda: len(made()) == 2 and first not in made(), "the newest two are kept")
+            eventually(lambda: len(list(folder.glob("memory-backup-*.jsonl"))) == 2, "memories of two days are kept")
+    finally:
+        daemon.close()
 
 
 def test_backups_are_shown_verified_and_pruned(home: Path) -> None:

@@ -18,7 +18,12 @@ from helpers.recorded import (
 )
 from helpers.waiting import eventually
 
+from clankersd.capture.events import MessageReported
+from clankersd.capture.harnesses import HARNESSES
+from clankersd.capture.harnesses.openclaw.entries import read_entry
+
 DRIVER = Path(__file__).parents[1] / "openclaw" / "driver.mjs"
+HEARTBEAT = DRIVER.with_name("heartbeat.jsonl")
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node to run the plugin with")
 
@@ -136,6 +141,22 @@ def test_heartbeat_is_not_sent_as_a_prompt(openclaw: OpenClaw) -> None:
     openclaw.play(*turn("user", "mine"), *turn("heartbeat", "anything new?"), *turn("user", "mine too"))
     prompts = [event["event"]["message"]["content"] for event in openclaw.spooled() if is_message(event)]
     assert prompts == ["mine", "mine too"]
+
+
+@needs_node
+def test_recorded_heartbeat_is_stored_neither_by_hooks_nor_by_an_import(openclaw: OpenClaw) -> None:
+    """OpenClaw 2026.9.6 with a prompt, a heartbeat that an event of the system woke, and another prompt."""
+    recorded = [json.loads(line) for line in HEARTBEAT.read_text("utf-8").splitlines()]
+    openclaw.ctl("install", "openclaw", "--yes")
+    openclaw.play(*(each for each in recorded if each.pop("recorded") == "hook"))
+    entries = [each for each in recorded if "seq" in each]
+    hooked = [event for sent in openclaw.spooled() for event in HARNESSES["openclaw"].read_hook(sent, 1).events]
+    imported = [event for row in entries for event in read_entry(row["event"], row["session_id"])]
+    said = [("user", "[[build]] write a greeting"), ("assistant", "Done.")]
+    said += [("assistant", "Noted."), ("user", "[[again]] go on"), ("assistant", "Again.")]
+    for events in (hooked, imported):
+        messages = [event.message for event in events if isinstance(event, MessageReported)]
+        assert [(message.role, message.text_content) for message in messages] == said
 
 
 @needs_node

@@ -133,9 +133,16 @@ def test_transcript_that_is_read_after_a_pause_leaves_it_out(home: Path) -> None
         connection.call("capture.resume")
         lines = [line("early", start - HOUR_MS), line("secret", during), line("late", now() + 1000)]
         transcript.write_text("".join(f"{each}\n" for each in lines))
+        other = folder / "0f0e7b5c-13a7-4ab1-9d7c-0b1f5a0c2d11.jsonl"
+        boundary = json.loads(line("boundary", during)) | {"type": "system", "subtype": "compact_boundary"}
+        summary = json.loads(line("summary", during)) | {"isCompactSummary": True}
+        lines = [line("hidden", during), json.dumps(boundary), json.dumps(summary), line("later", now() + 1000)]
+        other.write_text("".join(f"{each.replace(transcript.stem, other.stem)}\n" for each in lines))
         assert ctl(daemon, "import", "claude-code").code == 0
         texts = [row[0] for row in connection.call("query", sql="SELECT text_content FROM messages")["rows"]]
-        assert sorted(texts) == ["the early prompt", "the late prompt"]
+        assert sorted(texts) == ["the early prompt", "the late prompt", "the later prompt"]
+        session = connection.call("session.get", id=other.stem)
+        assert (session["title"], session["userPrompt"], session.get("summary")) == (*["the later prompt"] * 2, None)
 
 
 def test_capture_status_does_not_call_a_fresh_installation_dead(home: Path) -> None:

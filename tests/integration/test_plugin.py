@@ -52,6 +52,14 @@ def test_plugin_install_again_changes_nothing(machine: Machine) -> None:
     assert machine.everything() == snapshot
 
 
+def test_plugin_install_takes_back_the_declaration_of_the_marketplace(machine: Machine) -> None:
+    declared = {"clankers-local": {"source": {"source": "directory", "path": "/elsewhere"}}}
+    write(machine.settings, json.dumps({"extraKnownMarketplaces": declared | {"other": {}}}).encode())
+    machine.plugin("install", "claude-code")
+    assert settings_of(machine)["extraKnownMarketplaces"] == {"other": {}}  # Claude Code checks each in every session
+    assert machine.plugin("status", "claude-code", "--json").json["plugins"][0]["state"] == "installed"
+
+
 def test_plugin_uninstall_keeps_later_changes_of_others(machine: Machine) -> None:
     write(machine.settings, ODD)
     machine.plugin("install", "claude-code")

@@ -40,6 +40,8 @@ def test_prompts_that_openclaw_writes_itself_are_not_stored_and_no_occasion(prom
     assert occasion(prompt) is None
     assert read_message({"role": "user", "content": prompt}, "s", 1) == []
     assert occasion("[Subagent Context] You are …") is None
+    woken = {"role": "user", "content": "anything", "provenance": {"kind": "internal_system"}}
+    assert read_message(woken, "s", 1) == []
 
 
 @pytest.mark.parametrize("answer", ["NO_REPLY", "HEARTBEAT_OK\n"])

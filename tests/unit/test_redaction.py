@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clankersd.redaction import engine
 from clankersd.redaction.engine import redact, redact_all, truncate
+from clankersd.redaction.secret import Secret
 
 LETTERS = string.ascii_letters + string.digits
 SEED = 20_260
@@ -271,3 +273,17 @@ def test_clean_text_is_remembered_and_a_text_with_a_secret_is_not() -> None:
         text, counts = redact(secret)
         assert "Tr0ub4dor99x" not in text
         assert counts == {"password": 1}
+
+
+def test_text_with_secrets_is_searched_once_if_it_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[bytes] = []
+
+    def find_no_tokens(data: bytes) -> list[Secret]:
+        searched.append(data)
+        return []
+
+    monkeypatch.setattr(engine, "find_tokens", find_no_tokens)
+    text = "a prompt is a message, and names its session\n" * 20 + "password=Tr0ub4dor77y"
+    first, second = redact(text), redact(text)
+    assert first == second == (text.replace("Tr0ub4dor77y", "[redacted:password]"), {"password": 1})
+    assert len(searched) == 1

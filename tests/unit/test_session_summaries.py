@@ -73,6 +73,9 @@ def test_changed_files_are_those_of_successful_edits_and_of_every_part_of_a_patc
         ("cd app && git mv old.py new.py && mv x.py y.py lib/", ["app/new.py", "app/lib/x.py", "app/lib/y.py"]),
         ("cat <<'EOF' > conf/a.toml\nx > y\nmv q r\nEOF\ntouch done.txt", ["conf/a.toml", "done.txt"]),
         ("git apply <<'EOF'\n--- a/src/m.py\n+++ b/src/m.py\n@@\n-x\n+y\nEOF", ["src/m.py"]),
+        ("cat > fix.diff <<'EOF'\n--- a/m.py\n+++ b/m.py\nEOF\npatch -p1 < fix.diff", ["fix.diff", "m.py"]),
+        ("cat <<EOF | git apply -\n--- a/m.py\n+++ b/m.py\nEOF", ["m.py"]),
+        ("git apply unknown.patch; patch -p1 < other.diff; cat <<< 'mv a b'; touch c", ["c"]),
         ("generate | sudo tee -a etc/hosts.txt", ["etc/hosts.txt"]),
         ("rm -f build/*.o $TMP/x /tmp/y old.py; cp a.py b.py", ["old.py", "b.py"]),
         ("FLAG=1 python make.py 'a > b' \"c > d\"", []),
@@ -83,6 +86,28 @@ def test_changed_files_are_those_of_successful_edits_and_of_every_part_of_a_patc
 def test_changed_files_of_a_shell_command_are_those_that_it_names(line: str, files: list[str]) -> None:
     assert changed_files([call("Bash", json.dumps({"command": line}))]) == files
     assert changed_files([call("Bash", json.dumps({"command": line}), success=False)]) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        ("git apply fix.patch", ["src/a.py", "old.py"]),
+        ("cd /p && git apply --index /tmp/fix.patch", ["/p/src/a.py", "/p/old.py"]),
+        ("cd sub && git am ../fix.patch", ["sub/src/a.py", "sub/old.py"]),
+        ("patch --forward -p1 < /tmp/fix.patch && make", ["src/a.py", "old.py"]),
+        ("patch -p1 -i fix.patch", ["src/a.py", "old.py"]),
+        ("git apply --check fix.patch; patch --dry-run -p1 < fix.patch; git apply --stat fix.patch", []),
+        ("cat fix.patch; git apply other.patch", []),
+    ],
+)
+def test_patch_file_that_the_session_wrote_names_what_applying_it_changed(line: str, files: list[str]) -> None:
+    patch = "--- a/src/a.py\t2026-01-01\n+++ b/src/a.py\t2026-01-02\n@@ -1 +1 @@\n-x\n+y\n--- a/old.py\n+++ /dev/null\n"
+    apply = call("Bash", json.dumps({"command": line}))
+    written = call("Write", json.dumps({"file_path": "/tmp/fix.patch", "content": patch}), path="/tmp/fix.patch")
+    assert changed_files([written, apply]) == ["/tmp/fix.patch", *files]
+    here = call("Bash", json.dumps({"command": f"cat > /tmp/fix.patch <<'EOF'\n{patch}EOF"}))
+    assert changed_files([here, apply]) == files
+    assert changed_files([apply]) == []
 
 
 @pytest.mark.parametrize("number", [1, 12, 40, 5000])

@@ -18,7 +18,6 @@ from clankers.ctl.plugin_files import (
     PLUGIN,
     PLUGIN_ID,
     disable_in_settings,
-    enable_in_settings,
     encode_json,
     hook_command,
     marketplace_catalog,
@@ -74,7 +73,9 @@ class Copilot:
         return None
 
     def _enable(self, settings: dict[str, Any]) -> None:
-        enable_in_settings(settings, self.folder, self.settings)
+        source = {"source": "directory", "path": str(self.folder)}
+        nested_object(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
+        nested_object(settings, "enabledPlugins", self.settings)[PLUGIN_ID] = True
 
     def _register(self, servers: dict[str, Any]) -> None:
         command, *arguments = mcp_command()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import clankers
-from clankers.ctl.edits import nested_object, remove_key
+from clankers.ctl.edits import remove_key
 from clankers.ctl.service_managers import path_environment
 
 PLUGIN = "clankers"
@@ -62,15 +62,8 @@ def marketplace_catalog() -> dict[str, Any]:
     }
 
 
-def enable_in_settings(settings: dict[str, Any], folder: Path, path: Path) -> None:
-    """Name the marketplace in this folder and enable our plugin; `path` is the file of the settings."""
-    source = {"source": "directory", "path": str(folder)}
-    nested_object(settings, "extraKnownMarketplaces", path)[MARKETPLACE] = {"source": source}
-    nested_object(settings, "enabledPlugins", path)[PLUGIN_ID] = True
-
-
 def disable_in_settings(settings: dict[str, Any]) -> None:
-    """Remove what `enable_in_settings` adds."""
+    """Remove our marketplace and our plugin from the settings of a harness."""
     remove_key(settings, "extraKnownMarketplaces", MARKETPLACE)
     remove_key(settings, "enabledPlugins", PLUGIN_ID)
 

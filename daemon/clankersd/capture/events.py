@@ -117,7 +117,7 @@ class SessionTotals(_Captured):
 
 
 class FirstPrompt(_Captured):
-    """A prompt that names its session, unless it has a title already.
+    """A prompt that names its session, unless it has a title already. `at` is when it was said.
 
     Here and below, `original_at` is when the harness recorded it. A fork begins with copies, under new ids, of what was
     said before it: an event that is older than its session is such a copy, and is not stored.
@@ -125,14 +125,16 @@ class FirstPrompt(_Captured):
 
     session_id: str
     prompt: str
+    at: int | None
     original_at: int | None = None
 
 
 class SessionSummary(_Captured):
-    """The summary that a compaction made of a session."""
+    """The summary that a compaction made of a session, and when it was made."""
 
     session_id: str
     summary: str
+    at: int | None
     original_at: int | None = None
 
 

@@ -148,12 +148,12 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
         case SessionUsage():
             params |= {"prompt": event.prompt_tokens, "completion": event.completion_tokens, "cost": event.cost}
         case SessionSummary():
-            params["summary"] = redact(strip_continuation_orders(event.summary))[0]
+            params |= {"summary": redact(strip_continuation_orders(event.summary))[0], "at": event.at}
         case FirstPrompt():
             prompt = redact(event.prompt)[0]
             # Only the beginning is split into words: a prompt may have megabytes.
             title = " ".join(prompt.lstrip()[: MAX_TITLE_CHARACTERS * 100].split())[:MAX_TITLE_CHARACTERS]
-            params |= {"prompt": prompt, "title": title}
+            params |= {"prompt": prompt, "title": title, "at": event.at}
         case SessionInactive() | SessionTotals():
             pass
     return params

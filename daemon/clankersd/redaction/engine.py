@@ -50,6 +50,9 @@ _clean_words: set[str] = set()
 _clean_texts: dict[bytes, None] = {}
 """Digests of texts without secrets, oldest first: most texts come twice, from a hook and from the transcript."""
 
+_last_redaction: tuple[bytes, str, dict[str, int]] = (b"", "", {})
+"""The digest of the last text with secrets, and its redaction: a prompt is a message and may name its session."""
+
 
 def redact(text: str) -> tuple[str, dict[str, int]]:
     """Replace the secrets in a text; return it with the number of secrets of each kind."""
@@ -66,6 +69,7 @@ def redact(text: str) -> tuple[str, dict[str, int]]:
 
 
 def _redact(text: str) -> tuple[str, dict[str, int]]:
+    global _last_redaction
     data = text.encode("utf-8", "surrogatepass")
     if len(data) < MIN_REMEMBERED_BYTES:
         found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))
@@ -75,9 +79,14 @@ def _redact(text: str) -> tuple[str, dict[str, int]]:
     digest = hashed.digest()
     if digest in _clean_texts:
         return text, {}
+    last_digest, redacted, counts = _last_redaction
+    if digest == last_digest:
+        return redacted, dict(counts)
     found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))
     if found:
-        return _replaced(data, found)
+        redacted, counts = _replaced(data, found)
+        _last_redaction = (digest, redacted, dict(counts))
+        return redacted, counts
     _clean_texts[digest] = None
     if len(_clean_texts) > MAX_REMEMBERED_TEXTS:
         with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread removes it, or adds one

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
+from clankersd import clock
 from clankersd.capture.events import (
     UNKNOWN_TOOL,
     CapturedEvent,
@@ -69,7 +70,7 @@ class SessionFileReader:
 
     def report_prompt(self, message_id: str, prompt: str, at: int | None) -> None:
         message = MessageEvent(message_id, self.session_id, "user", prompt, source=self.source, created_at=at)
-        self.events += (MessageReported(message, from_record=True), FirstPrompt(self.session_id, prompt))
+        self.events += (MessageReported(message, from_record=True), FirstPrompt(self.session_id, prompt, at))
 
     def report_answer(self, message: MessageEvent) -> None:
         """Report an answer; the session has its model, and its tokens are those of the context by now."""
@@ -107,7 +108,7 @@ class SessionFileReader:
     def report_compaction(self, compaction: CompactionEvent) -> None:
         self.events.append(CompactionReported(compaction))
         if compaction.summary:
-            self.events.append(SessionSummary(self.session_id, compaction.summary))
+            self.events.append(SessionSummary(self.session_id, compaction.summary, clock.to_ms(compaction.created_at)))
 
     def end(self, offset: int) -> None:
         """Report the session before what happened in it."""

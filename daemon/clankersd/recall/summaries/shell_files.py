@@ -1,7 +1,8 @@
 """Files that a shell command changes, where the command says so plainly.
 
-Known are redirections, `sed -i`, `perl -i`, `tee`, `mv`, `cp`, `rm`, `touch`, and patches in a here-document. Names
-with variables or wildcards, temporary files and devices are left out, as is all that only the shell could tell.
+Known are redirections, `sed -i`, `perl -i`, `tee`, `mv`, `cp`, `rm`, `touch`, and patches: in a here-document, or in a
+file that the session itself wrote. No file is read. Names with variables or wildcards, temporary files and devices are
+left out, as is all that only the shell could tell.
 """
 
 import posixpath
@@ -18,54 +19,72 @@ NOT_IN_PROJECTS = ("/dev/", "/proc/", "/tmp/", "/var/tmp/")  # noqa: S108  # onl
 _WORD = re.compile(r"""&>>?|[<>]+[&|]?|\n|[|&;()]+|(?:[^\s|&;()<>'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""", re.DOTALL)
 """An operator, or a word with its quotation marks."""
 
-_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
-_PATCHING = re.compile(r"\b(?:git apply|patch)\b")
-_PATCHED = re.compile(r"^(?:\+\+\+ b/|--- a/)([^\t\n]+)", re.MULTILINE)
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1")
+_PATCHED = re.compile(r"^--- (?:a/)?([^\t\n]+).*\n\+\+\+ (?:b/)?([^\t\n]+)", re.MULTILINE)
+_ONLY_SHOWS = ("--check", "--dry-run", "--stat", "--numstat", "--summary")
 _NOT_PLAIN = re.compile(r"[$*?`{}\[\]!~\n]")
 _PREFIX = re.compile(r"sudo$|command$|git$|\w+=")
 _IN_PLACE = re.compile(r"-[a-zA-Z]*i|--in-place")
 _SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*[ef]$")
 
 
-def files_changed_by(command: str) -> list[str]:
-    """Return the files that a shell command changes, in order; relative ones to the folder where it began."""
+def patched_files(patch: str) -> list[str]:
+    """Return the files that a unified diff changes, in order."""
+    pairs = _PATCHED.findall(patch)
+    return list(dict.fromkeys(new if new != "/dev/null" else old for old, new in pairs))
+
+
+def files_changed_by(command: str, patches: dict[str, list[str]]) -> list[str]:
+    """Return the files that a shell command changes, in order; relative ones to the folder where it began.
+
+    `patches` holds what each patch file that the session wrote changes; those that this command writes are added.
+    """
     lines, bodies, end = list[str](), list[str](), ""
     for line in command[:MAX_COMMAND_CHARACTERS].replace("\\\n", " ").split("\n"):
         if not end:
-            lines.append(_HERE_DOCUMENT.sub("", line))
-            end = found[2] if (found := _HERE_DOCUMENT.search(line)) else ""
+            lines.append(_HERE_DOCUMENT.sub(f"<<{len(bodies)}", line))
+            if found := _HERE_DOCUMENT.search(line):
+                end = found[2]
+                bodies.append("")
         elif line.strip() == end:
             end = ""
         else:
-            bodies.append(line)
+            bodies[-1] += f"{line}\n"
     command = "\n".join(lines)
-    files: dict[str, None] = {}
-    if _PATCHING.search(command):
-        files.update(dict.fromkeys(_PATCHED.findall("\n".join(bodies))))
     if _WORD.sub("", command).strip():  # a quotation mark that is not closed
-        return list(files)
-    folder, simple = "", list[str]()
+        return []
+    files: dict[str, None] = {}
+    folder, piped, simple = "", "", list[str]()
     for word in [*_WORD.findall(command), "\n"]:
         if word[0] not in SEPARATORS or word.endswith(">"):
             simple.append(word)
             continue
         if simple[:1] == ["cd"] and len(simple) == 2:
             folder = posixpath.join(folder, _unquote(simple[1]))
-        for name in _changed_by_simple_command(simple):
-            path = posixpath.normpath(posixpath.join(folder, name))
+        document = simple[simple.index("<<") + 1] if "<<" in simple[:-1] else ""
+        patched = patched_files(bodies[int(document)] if document.isdigit() else piped)
+        for name in _changed_by_simple_command(simple, patches, patched):
+            is_from_top = folder and name.startswith(f"{folder}/")  # as names in the patches of git are
+            path = posixpath.normpath(name if is_from_top else posixpath.join(folder, name))
+            if patched and path not in patched:
+                patches[path] = patched
             if not _NOT_PLAIN.search(path) and not path.startswith(NOT_IN_PROJECTS):
                 files[path] = None
+        piped = bodies[int(document)] if document.isdigit() and word == "|" else ""
         simple = []
     return list(files)
 
 
-def _changed_by_simple_command(words: list[str]) -> Iterator[str]:
-    """Yield the files that one program and its redirections change."""
+def _changed_by_simple_command(words: list[str], patches: dict[str, list[str]], patched: list[str]) -> Iterator[str]:
+    """Yield the files that one program and its redirections change. `patched` are those of a patch in its input."""
     arguments: list[str] = []
+    inputs: list[str] = []
     for number, word in enumerate(words):
         before = words[number - 1] if number else ""
         if before in OUTPUTS and not (number > 1 and words[number - 2] == "2"):
             yield _unquote(word)
+        elif before == "<":
+            inputs.append(_unquote(word))
         elif not word.startswith(("<", ">", "&>")) and not before.startswith(("<", ">", "&>")):
             arguments.append(_unquote(word))
     while arguments and _PREFIX.match(arguments[0]):
@@ -79,6 +98,11 @@ def _changed_by_simple_command(words: list[str]) -> Iterator[str]:
         *sources, target = names
         is_folder = len(sources) > 1 or target.endswith("/")
         yield from [posixpath.join(target, posixpath.basename(one)) for one in sources] if is_folder else [target]
+    elif program in ("apply", "am", "patch") and not any(option.startswith(_ONLY_SHOWS) for option in options):
+        yield from patched
+        for name in [*names, *inputs]:
+            written = [path for path in patches if f"/{path}".endswith("/" + posixpath.normpath(name).lstrip("./"))]
+            yield from patches[written[-1]] if written else []
     elif program in ("sed", "perl") and any(map(_IN_PLACE.match, options)):
         scripts = [word for before, word in pairwise(arguments) if _SCRIPT_FOLLOWS.match(before)]
         yield from [name for name in names if name not in scripts] if scripts else names[1:]

@@ -68,7 +68,7 @@ def _prompt(payload: Payload, session_id: str, at: int) -> list[CapturedEvent]:
         message = MessageEvent(prompt_id, session_id, "user", prompt, source=NAME, created_at=at)
         events.append(MessageReported(message, HookIdentity("prompt", prompt_id)))
     if prompt:
-        events.append(FirstPrompt(session_id, prompt))
+        events.append(FirstPrompt(session_id, prompt, at))
     return events
 
 
@@ -130,7 +130,7 @@ def _compacted(payload: Payload, session_id: str, at: int) -> list[CapturedEvent
     compaction = CompactionEvent(session_id, session_id, cause=text(payload, "trigger"), summary=summary, created_at=at)
     events: list[CapturedEvent] = [CompactionReported(compaction, HookIdentity("compaction", prompt_id))]
     if summary:
-        events.append(SessionSummary(session_id, summary))
+        events.append(SessionSummary(session_id, summary, at))
     return events
 
 

@@ -147,7 +147,7 @@ class ClaudeTranscriptReader:
             return
         message = MessageEvent(line_id, session_id, "user", prompt, source=NAME, created_at=_time(line))
         identity = TranscriptIdentity("prompt", identifier(line, "promptId") or "", line_id)
-        self.events += (MessageReported(message, identity), FirstPrompt(session_id, prompt))
+        self.events += (MessageReported(message, identity), FirstPrompt(session_id, prompt, _time(line)))
 
     def _read_tool_result(self, line: Payload, session_id: str, tool_id: str, block: Payload) -> None:
         failed = block.get("is_error") is True
@@ -255,7 +255,7 @@ class ClaudeTranscriptReader:
         identity = TranscriptIdentity("compaction", identifier(line, "promptId") or "", line_id)
         self.events.append(CompactionReported(compaction, identity))
         if summary:
-            self.events.append(SessionSummary(session_id, summary))
+            self.events.append(SessionSummary(session_id, summary, _time(boundary)))
         self._boundary = None
 
     def _read_cost(self, line: Payload) -> None:

@@ -76,7 +76,7 @@ def _prompt(payload: Payload, session_id: str, at: int) -> list[CapturedEvent]:
     if not payload.get("agent_id"):
         events.append(SessionOpened(session_id, at))
     events.append(MessageReported(_message(session_id, turn_id, "prompt", prompt, at)))
-    return [*events, FirstPrompt(session_id, prompt)]
+    return [*events, FirstPrompt(session_id, prompt, at)]
 
 
 def _answer(payload: Payload, session_id: str, at: int) -> list[CapturedEvent]:

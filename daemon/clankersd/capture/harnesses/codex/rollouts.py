@@ -200,7 +200,7 @@ class RolloutReader:
         self.state["prompted"] = True
         identity = message_id(self._session_id, turn_id, "prompt", prompt, self._count("prompt", prompt))
         message = MessageEvent(identity, self._session_id, "user", prompt, source=NAME, created_at=at)
-        self.events += (MessageReported(message, from_record=True), FirstPrompt(self._session_id, prompt))
+        self.events += (MessageReported(message, from_record=True), FirstPrompt(self._session_id, prompt, at))
 
     def _read_answer(self, offset: int, answer: str, turn_id: str, began: int | None, ended: int | None) -> None:
         response = self._open_response(offset, began)
@@ -375,7 +375,7 @@ class RolloutReader:
         self.state["compaction"] = compaction_id
         self.events.append(CompactionReported(compaction))
         if summary:
-            self.events.append(SessionSummary(self._session_id, summary))
+            self.events.append(SessionSummary(self._session_id, summary, at))
 
 
 def _text_of(content: Any) -> str | None:

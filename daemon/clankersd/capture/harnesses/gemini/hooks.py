@@ -81,7 +81,7 @@ def _read_content(name: str, payload: Payload, session_id: str, at: int) -> list
     prompt = strip_hook_context(text(payload, "prompt") or "")
     answer = (text(payload, "prompt_response") or "").strip()
     if name == "BeforeAgent" and prompt:
-        return [MessageReported(_message(session_id, "user", prompt, at)), FirstPrompt(session_id, prompt)]
+        return [MessageReported(_message(session_id, "user", prompt, at)), FirstPrompt(session_id, prompt, at)]
     if name == "AfterAgent" and answer:
         return [MessageReported(_message(session_id, "assistant", answer, at))]
     if name == "AfterTool":

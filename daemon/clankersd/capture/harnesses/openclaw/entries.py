@@ -94,7 +94,7 @@ def read_message(message: Payload, session_id: str, at: int | None) -> list[Capt
 
 def _read_prompt(message: Payload, session_id: str, at: int | None) -> list[CapturedEvent]:
     prompt = _content_text(message)
-    is_own = text(record(message, "provenance"), "kind") not in ("inter_session", "internal")
+    is_own = text(record(message, "provenance"), "kind") not in ("inter_session", "internal", "internal_system")
     if not prompt or not is_own or is_internal_prompt(prompt):
         return []
     if prompt.startswith(SUBAGENT_PREAMBLE) and _TASK_HEADING in prompt:
@@ -102,7 +102,7 @@ def _read_prompt(message: Payload, session_id: str, at: int | None) -> list[Capt
         before, _, last_line = task.rpartition("\n")
         prompt = (before.rstrip() if last_line.lstrip().startswith(_TASK_ORDER) else task) or prompt
     event = MessageEvent(f"{session_id}-{at}-user", session_id, "user", prompt, source=NAME, created_at=at)
-    return [MessageReported(event, from_record=True), FirstPrompt(session_id, prompt)]
+    return [MessageReported(event, from_record=True), FirstPrompt(session_id, prompt, at)]
 
 
 def _read_answer(message: Payload, session_id: str, at: int | None) -> list[CapturedEvent]:
@@ -184,7 +184,7 @@ def _read_compaction(entry: Payload, session_id: str, at: int | None) -> list[Ca
     )
     events: list[CapturedEvent] = [CompactionReported(compaction, replaces_provisional=True)]
     if summary:
-        events.append(SessionSummary(session_id, summary))
+        events.append(SessionSummary(session_id, summary, at))
     return events
 
 

@@ -171,7 +171,7 @@ def _read_prompt(
             message_id, session_id, "user", content, model=text(model, "modelID"), source=NAME, created_at=at
         )
         events.append(MessageReported(message, original_at=at))
-        events.append(FirstPrompt(session_id, content, original_at=at))
+        events.append(FirstPrompt(session_id, content, at, original_at=at))
     return events
 
 
@@ -222,7 +222,7 @@ def _read_summary(
     )
     events: list[CapturedEvent] = [CompactionReported(compaction, replaces_provisional=True, original_at=at)]
     if summary:
-        events.append(SessionSummary(session_id, summary, original_at=at))
+        events.append(SessionSummary(session_id, summary, at, original_at=at))
     return events
 
 
