@@ -82,9 +82,9 @@ export async function fill(element, make, signal) {
   }
 }
 
-/** Return links that narrow a list: one for each value, with its count. */
+/** Return links that narrow a list: one for each value, with its count; null if it was not counted. */
 export function facet(title, values, chosen, choose, label = (value) => value) {
-  const shown = values.filter(([value, count]) => count || value === chosen);
+  const shown = values.filter(([value, count]) => count !== 0 || value === chosen);
   if (!shown.length) return null;
   return h(
     "section",
@@ -105,7 +105,7 @@ export function facet(title, values, chosen, choose, label = (value) => value) {
               onclick: () => choose(value === chosen ? null : value),
             },
             h("span", {}, label(value)),
-            h("span", { class: "count" }, number(count)),
+            count === null ? null : h("span", { class: "count" }, number(count)),
           ),
         ),
       ),
