@@ -131,9 +131,16 @@ def test_sessions_are_listed_with_their_subagents_and_without_short_ones(rpc: Ra
     assert rpc.call("session.get", id="parent-1")["subagents"] == 1
     scripted = [{"session": {"id": f"cron-{n}", "userPrompt": "Check the logs", "createdAt": T0 + n}} for n in range(3)]
     store(rpc, *scripted[:2])
-    assert len(listed(skipRepeated=True)) == 5
+    assert len(listed(skipAutomated=True)) == 5
     store(rpc, scripted[2])
-    assert listed(skipRepeated=True) == ["short-1", "child-1", "parent-1"]
+    assert listed(skipAutomated=True) == ["short-1", "child-1", "parent-1"]
+    typed = {"userPrompt": "Check the logs", "metadata": {"entrypoint": "cli"}, "createdAt": T0 + 9}
+    store(rpc, {"session": {"id": "typed-1"} | typed}, {"session": {"id": "ran-1", "metadata": {"entrypoint": "exec"}}})
+    automated = {one["id"]: one["automated"] for one in rpc.call("session.list")["sessions"]}
+    assert (automated["cron-1"], automated["typed-1"], automated["ran-1"]) == ("likely", None, "reported")
+    assert "typed-1" in listed(skipAutomated=True)
+    assert "ran-1" not in listed(skipAutomated=True)
+    assert rpc.call("session.get", id="ran-1")["automated"] == "reported"
 
 
 def test_files_are_listed_with_calls_edits_and_the_prompt_before_each(rpc: RawConnection) -> None:
