@@ -82,6 +82,15 @@ export async function fill(element, make, signal) {
   }
 }
 
+const WIDE = matchMedia("(min-width: 60rem)");
+WIDE.addEventListener("change", () => {
+  for (const one of document.querySelectorAll("details.side")) one.open = WIDE.matches;
+});
+
+/** Return what stands beside the content of a page; in a narrow window it is above it, folded. */
+export const side = (label, ...children) =>
+  h("details", { class: "side", open: WIDE.matches }, h("summary", {}, label), ...children);
+
 /** Return links that narrow a list: one for each value, with its count; null if it was not counted. */
 export function facet(title, values, chosen, choose, label = (value) => value) {
   const shown = values.filter(([value, count]) => count !== 0 || value === chosen);

@@ -149,7 +149,7 @@ function searchCard(search) {
         `${search.mode}, ${Math.round(search.tookMs)} ms`,
         search.weak && badge("nothing close", "warn"),
       ),
-      search.degraded && h("p", { class: "hint warn" }, search.degraded),
+      search.degraded && h("p", { class: "hint warn" }, `Incomplete: ${search.degraded}.`),
     ),
     search.hits.length
       ? h(
@@ -274,7 +274,8 @@ async function totals(shown, scope, params, set, signal) {
 function totalLink(one, ofItems) {
   const words = firstLine(one.text, 140) || shortId(one.id);
   if (!ofItems) return link("recall", { session: one.id }, {}, words);
-  return one.kind === "memory" ? link("recall", { memory: one.id }, {}, words) : words;
+  if (one.kind === "memory") return link("recall", { memory: one.id }, {}, words);
+  return one.kind === "session" ? link("session", { id: one.id }, {}, words) : words;
 }
 
 function outcomeBar(one) {

@@ -2,7 +2,7 @@
 // Whole inputs and outputs of tool calls are a source of their own: they are read, not looked up in the index.
 
 import { rpc } from "../api.js";
-import { badge, empty, facet, fill, heading, link, pages, sameAs, select, time } from "../components.js";
+import { badge, empty, facet, fill, heading, link, pages, sameAs, select, side, time } from "../components.js";
 import { h, marked } from "../dom.js";
 import { baseName, moment, number, plural, shortId } from "../format.js";
 
@@ -97,7 +97,7 @@ async function searchIndex(asked, params, set, signal) {
   return {
     summary: `${count} in ${Math.round(found.tookMs)} ms`,
     notes: [
-      found.degraded && h("p", { class: "hint warn" }, found.degraded),
+      found.degraded && h("p", { class: "hint warn" }, `Incomplete: ${found.degraded}.`),
       found.weak && h("p", { class: "hint" }, "Nothing close was found; these are the nearest."),
     ],
     content: [results(found.hits, asked.query), found.weak || !found.hits.length ? inCalls : null],
@@ -141,7 +141,6 @@ const callsHead = (hit) =>
     "h2",
     { class: "group-head" },
     h("span", {}, hit.sessionTitle || "Untitled session"),
-    badge(SOURCES[CALLS]),
     hit.projectPath && badge(baseName(hit.projectPath)),
   );
 
@@ -218,7 +217,7 @@ function groupHead({ source, ref }) {
     "h2",
     { class: "group-head" },
     h("span", {}, title),
-    badge(SOURCES[source] ?? source),
+    source === "memories" ? null : badge(SOURCES[source] ?? source),
     ref.projectPath && badge(baseName(ref.projectPath)),
     ref.memoryCategory && badge(ref.memoryCategory),
   );
@@ -292,7 +291,8 @@ function facets(found, params, set, names) {
   const values = (list) => list.map((one) => [one.value, one.count]);
   const which = found.words === "all" ? "all of the words" : "one of the words";
   const total = `${found.capped ? "more than " : ""}${plural(found.total, "text")}`;
-  return [
+  return side(
+    "Narrow the hits",
     facet(
       "Source",
       [...values(found.sources), [CALLS, null]],
@@ -309,5 +309,5 @@ function facets(found, params, set, names) {
       (value) => names.get(value) ?? shortId(value),
     ),
     h("p", { class: "muted small" }, `Counts are of all stored texts that contain ${which}: ${total}.`),
-  ];
+  );
 }

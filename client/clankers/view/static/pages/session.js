@@ -12,6 +12,7 @@ import {
   loading,
   notice,
   sameAs,
+  side,
   time,
 } from "../components.js";
 import { turnStrip } from "../charts.js";
@@ -212,9 +213,7 @@ function outlinePanel(session, outline, transcript, view, signal) {
       oninput: (event) => find(event.target.value.trim()),
     }),
     hits,
-    h("h2", {}, plural(outline.turns.filter((turn) => turn.id).length, "prompt")),
-    list,
-    more,
+    side(plural(outline.turns.filter((turn) => turn.id).length, "prompt"), list, more),
   );
   add();
   return panel;
