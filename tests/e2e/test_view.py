@@ -87,9 +87,11 @@ def test_first_start_says_what_to_do_next(browser: Browser, fresh_daemon: Daemon
     with running_view(fresh_daemon) as view, opened(browser, view) as page:
         for path in (
             "/",
+            "/search?q=anything",
             "/sessions",
             "/memories",
             "/recall",
+            "/recall?show=memories",
             "/files",
             "/graph",
             "/documents",

@@ -45,7 +45,7 @@ _STORE = """
         SET outcome = excluded.outcome, session_updated_at = excluded.session_updated_at
 """
 _OUTCOMES = ", ".join(
-    f"count(*) FILTER (WHERE outcome {condition}) AS {name}"
+    f"sum(CASE WHEN outcome {condition} THEN 1 ELSE 0 END) AS {name}"
     for name, condition in {
         "used": "= 'used'",
         "contradicted": "= 'contradicted'",
@@ -54,7 +54,7 @@ _OUTCOMES = ", ".join(
     }.items()
 )
 _TOLD = """
-    FROM injections CROSS JOIN json_each(injections.ids_json) AS ids
+    FROM injections JOIN json_each(injections.ids_json) AS ids ON true
     LEFT JOIN injection_outcomes ON injection_id = injections.id AND item_id = ids.value
     WHERE {conditions}
 """

@@ -51,6 +51,15 @@ export function empty(title, text, ...commands) {
   );
 }
 
+/** Return what to do next while nothing has been captured at all. */
+export const nothingCaptured = () =>
+  empty(
+    "Nothing has been captured yet",
+    "Connect your coding agents, then start a session as usual. It appears here while it runs. You can also import the history you already have.",
+    "clankers-ctl setup",
+    "clankers-ctl import claude-code",
+  );
+
 /** Return a command line with a button that copies it. */
 export function command(line) {
   return h("p", { class: "command" }, h("code", {}, line), copyButton(line));

@@ -97,7 +97,7 @@ function firstStart(capture) {
     : "Connect a coding agent, then start a session of it as usual.";
   return empty(
     "Nothing has been captured yet",
-    `${found} What an agent does appears here while it works. You can also import the history that is already there, or try the view with a generated week of work.`,
+    `${found} What an agent does appears here while it works. You can also import the history that is already there.`,
     "clankers-ctl setup",
     "clankers-ctl import claude-code",
   );

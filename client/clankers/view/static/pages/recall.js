@@ -263,12 +263,10 @@ async function totals(shown, scope, params, set, signal) {
     select("in", params.days ?? "", PERIODS, (value) => set({ days: value })),
     h("span", { class: "muted small" }, note),
   );
+  if (rows.length) return [plural(found.injections, "injection"), [period, table]];
+  const ever = await rpc("recall.ledger", { ...scope, limit: 1 }, signal);
   const none = empty("Nothing was told in this time", "Choose a longer time, or look at the injections.");
-  const isFiltered = scope.sessionId || scope.memoryId || days === null;
-  return [
-    plural(found.injections, "injection"),
-    [period, rows.length ? table : isFiltered ? nothing(scope) : none],
-  ];
+  return [plural(ever.total, "injection"), ever.total ? [period, none] : nothing(scope)];
 }
 
 function totalLink(one, ofItems) {

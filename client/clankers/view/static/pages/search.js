@@ -2,7 +2,20 @@
 // Whole inputs and outputs of tool calls are a source of their own: they are read, not looked up in the index.
 
 import { rpc } from "../api.js";
-import { badge, empty, facet, fill, heading, link, pages, sameAs, select, side, time } from "../components.js";
+import {
+  badge,
+  empty,
+  facet,
+  fill,
+  heading,
+  link,
+  nothingCaptured,
+  pages,
+  sameAs,
+  select,
+  side,
+  time,
+} from "../components.js";
 import { h, marked } from "../dom.js";
 import { baseName, moment, number, plural, shortId } from "../format.js";
 
@@ -49,6 +62,7 @@ export async function render({ params, set, signal, project }) {
     search({ query, project: params.project, since }, params, set, signal),
     rpc("project.list", { limit: 100 }, signal),
   ]);
+  if (!found.count && !projects.length) return [heading("Search"), nothingCaptured()];
   const counted = h("aside", { "aria-label": "Narrow the hits" });
   const names = new Map(projects.map((one) => [one.id, one.name]));
   const sources = params.source && !ofCalls ? [params.source] : null;
@@ -95,6 +109,7 @@ async function searchIndex(asked, params, set, signal) {
     h("button", { type: "button", onclick: () => set({ source: CALLS }) }, "Search the input and output of all tool calls"),
   );
   return {
+    count: found.hits.length,
     summary: `${count} in ${Math.round(found.tookMs)} ms`,
     notes: [
       found.degraded && h("p", { class: "hint warn" }, `Incomplete: ${found.degraded}.`),
@@ -124,6 +139,7 @@ async function searchCalls(asked, params, set, signal) {
   });
   const none = empty("No tool call has all of these words", "Words are compared letter by letter. Try fewer of them.");
   return {
+    count: hits,
     summary: `${plural(hits, "tool call")}${first.cursor ? " so far" : ""} in ${Math.round(first.tookMs)} ms`,
     notes: note,
     content: hits || first.cursor ? list : none,

@@ -1,7 +1,7 @@
 // Sessions: a list by day, sub-agents under their parent.
 
 import { rpc } from "../api.js";
-import { badge, empty, heading, link, pages, sameAs, select, time, toggle } from "../components.js";
+import { badge, empty, heading, link, nothingCaptured, pages, sameAs, select, time, toggle } from "../components.js";
 import { debounce, h } from "../dom.js";
 import { baseName, compact, day, dollars, duration, number, plural } from "../format.js";
 
@@ -104,12 +104,7 @@ async function nothing(asked, set) {
       h("p", {}, "All captured sessions have one turn only, or were started by a script, an SDK or a schedule."),
       h("button", { type: "button", onclick: () => set({ short: "show", automated: "show" }) }, "Show them"),
     );
-  return empty(
-    "Nothing has been captured yet",
-    "Connect your coding agents, then start a session as usual. It appears here while it runs. You can also import the history you already have.",
-    "clankers-ctl setup",
-    "clankers-ctl import claude-code",
-  );
+  return nothingCaptured();
 }
 
 /** Return a mark for a session that no person started, and how that is known. */
