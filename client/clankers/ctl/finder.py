@@ -295,7 +295,9 @@ class Finder:
                 else:
                     await self._search_index(request)
             else:
-                page = await self.client.call(SessionList(project=project, since=after, limit=MAX_ROWS))
+                page = await self.client.call(
+                    SessionList(project=project, since=after, limit=MAX_ROWS, top_level=True, skip_automated=True)
+                )
                 self.rows = [_session_row(session) for session in page.sessions]
                 self.status = "last sessions" if page.sessions else "nothing captured"
             self.error = ""
