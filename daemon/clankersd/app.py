@@ -43,6 +43,7 @@ from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.metrics import metrics
 from clankersd.projects.identification import ProjectIdentification
+from clankersd.recall.outcomes import Outcomes
 from clankersd.recall.recent import RecallLog
 from clankersd.recall.summaries.service import Summaries
 from clankersd.redaction.engine import redact_all
@@ -99,6 +100,7 @@ FEATURES = (
     "recall.full_text",
     "recall.ledger",
     "recall.memory_context",
+    "recall.outcomes",
     "recall.recall",
     "recall.recent",
     "schedule.actions",
@@ -113,6 +115,7 @@ FEATURES = (
     "transfer.importing",
     "unified_search.facets",
     "unified_search.search",
+    "unified_search.tool_calls",
     "wire.subscriptions",
 )
 """Modules with handlers. Importing one registers its methods."""
@@ -146,7 +149,6 @@ class Daemon:
     searches: FairLimiter = field(default_factory=search_turns)
     export: Export = field(default_factory=Export)
     mcp_calls: RunningCalls = field(default_factory=RunningCalls)
-    recall_log: RecallLog = field(default_factory=RecallLog)
     table_counts: RowCounts[dict[str, int]] = field(init=False)
     index_counts: RowCounts[IndexCounts] = field(init=False)
     search_engine: SearchEngine = field(init=False)
@@ -157,6 +159,7 @@ class Daemon:
     extractor: extraction.Extractor = field(init=False)
     rebuilder: reindex.Rebuilder = field(init=False)
     pauses: Pauses = field(init=False)
+    recall_log: RecallLog = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -181,6 +184,7 @@ class Daemon:
         self.table_counts = RowCounts(self.store, count_rows)
         self.index_counts = RowCounts(self.store, count_index)
         self.pauses = Pauses(self.paths.data)
+        self.recall_log = RecallLog(self.store, self.pauses, Outcomes(self.store))
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
         self.scheduler = Scheduler(self)
@@ -365,6 +369,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "queries": daemon.queries.run,
         "ingest": partial(batch.resume, daemon),
         "extract": daemon.extractor.run,
+        "recall": daemon.recall_log.run,
         "maintain": partial(maintenance.run_maintenance, daemon),
         "backups": partial(backups.run_daily_backups, daemon),
         "retention": partial(follow_settings, daemon),

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Limit, Method, Wire
+from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Limit, Method, Time, Wire
 
 RecallKind = Literal["start", "prompt"]
 
@@ -165,22 +165,30 @@ class LedgerTotal(Wire):
 
 
 class LedgerTotals(Wire):
-    """Totals of the last `injections`, of `total` that there are: by item, and by session; the most told first."""
+    """Totals of all injections since a time: by item, and by session; the most told first.
+
+    `injections` counts the injections, `itemCount` and `sessionCount` the items and sessions; the lists may have fewer.
+    """
 
     items: list[LedgerTotal]
     sessions: list[LedgerTotal]
     injections: int
-    total: int
+    item_count: int
+    session_count: int
+    since: int | None
 
 
 class RecallTotals(Method[LedgerTotals]):
-    """Add up what became of the last injections: for each item, and for each session. Counts as no use."""
+    """Count what became of the injections since a time, or of all: for each item, and for each session.
+
+    Counts as no use. The outcomes of injections are judged in the background; those that were not yet count as `open`.
+    """
 
     method: ClassVar[str] = "recall.totals"
     ends_with_client: ClassVar[bool] = True
     session_id: Id | None = None
     memory_id: Id | None = None
-    injections: Annotated[int, Meta(ge=1, le=1000)] = 300
+    since: Time | None = None
     limit: Limit = 50
 
 
@@ -202,9 +210,10 @@ class FoundItem(Wire):
 class RecordedSearch(Wire):
     """A search of an agent or program. `hasMore` if further hits followed; `weak` if nothing was close.
 
-    `sessionId` and `toolId` name the tool call that made it, if it was captured.
+    `sessionId` and `toolId` name the tool call that made it, if it was captured. Secrets in the query are redacted.
     """
 
+    id: int
     at: int
     query: str
     project: str | None
@@ -224,6 +233,7 @@ class RecordedSearch(Wire):
 class SilentPrompt(Wire):
     """A prompt with which nothing was injected although something matched it, and the `reason`."""
 
+    id: int
     at: int
     session_id: str
     session_title: str | None
@@ -234,19 +244,23 @@ class SilentPrompt(Wire):
 
 
 class RecentRecall(Wire):
-    """What happened since the daemon started, newest first; older than the last 200 of each is forgotten."""
+    """Searches and silent prompts, newest first; `since` is the time of the oldest that is stored."""
 
-    started_at: int
     searches: list[RecordedSearch]
     silent: list[SilentPrompt]
+    search_count: int
+    silent_count: int
+    since: int | None
 
 
 class RecallRecent(Method[RecentRecall]):
     """List the last searches with `search` and MCP, and the last prompts with which nothing was injected although
-    something matched. Both are in memory only. With `sessionId`, those of one session."""
+    something matched: at most 2,000 of each, of the last 90 days. With `sessionId`, those of one session; `beforeId`
+    lists those before one with this id."""
 
     method: ClassVar[str] = "recall.recent"
     session_id: Id | None = None
+    before_id: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 

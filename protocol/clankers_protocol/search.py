@@ -194,6 +194,53 @@ class SearchFacets(Method[Facets]):
     until: Time | None = None
 
 
+class ToolHit(Wire):
+    """A tool call whose texts have all terms of a query. Matches in `snippet` are enclosed in « and »."""
+
+    tool_id: str
+    session_id: str
+    session_title: str | None
+    project_path: str | None
+    tool_name: str
+    file_path: str | None
+    success: bool | None
+    created_at: int
+    snippet: str
+
+
+class ToolHits(Wire):
+    """Tool calls, newest first. `scanned` counts the calls whose texts were read.
+
+    `cursor` continues with older calls; null if all were read. Otherwise `scannedBackTo` is the time of the oldest call
+    that was read: older calls were not searched yet.
+    """
+
+    hits: list[ToolHit]
+    scanned: int
+    scanned_back_to: int | None
+    took_ms: float
+    cursor: str | None = None
+
+
+class ToolSearch(Method[ToolHits]):
+    """Search the full inputs, outputs and errors of tool calls, newest first.
+
+    A call is found if its texts contain every term of the query, which are separated by spaces; case is ignored (on
+    SQLite only that of ASCII letters). Whole outputs are not in the index of `search`, so the stored texts are read:
+    for one second at most, then `cursor` continues.
+    """
+
+    method: ClassVar[str] = "tool.search"
+    ends_with_client: ClassVar[bool] = True
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    project: str | None = None
+    session_id: Id | None = None
+    since: Time | None = None
+    until: Time | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    cursor: Cursor | None = None
+
+
 class FilesStatus(Wire):
     """Status of the file watcher. `dirty` is true while detected changes are not indexed yet."""
 

@@ -20,7 +20,9 @@ class SessionCounts(Wire):
 class Session(Wire):
     """A stored session. `messageCount`, `toolCallCount` and the token counts are figures of the harness.
 
-    `subagents` counts the sessions whose `metadata.parentId` is this one.
+    `subagents` counts the sessions whose `metadata.parentId` is this one. `automated` is "reported" if the harness says
+    that no person started it (`metadata.entrypoint`: `claude -p` and SDKs, `codex exec`, a cron job), and "likely", in
+    `session.list` only, if the harness does not say and three or more sessions have the same first prompt.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Session(Wire):
     metadata: dict[str, Any] | None = None
     counts: SessionCounts | None = None
     subagents: int | None = None
+    automated: Literal["reported", "likely"] | None = None
 
 
 class Message(Wire):
@@ -161,8 +164,8 @@ class SessionList(Method[SessionPage]):
     """List sessions, newest first. `project` is a folder, name or id; `since` and `until` limit the start time.
 
     `query` matches a part of the title or of the first prompt. `parentId` lists the sub-agents of a session, `topLevel`
-    leaves all sub-agents out, `skipShort` sessions with at most one prompt and one answer, and `skipRepeated` sessions
-    whose first prompt three or more sessions share, as those of scripts do.
+    leaves all sub-agents out, `skipShort` sessions with at most one prompt and one answer, and `skipAutomated` those
+    that are automated, or likely so.
     """
 
     method: ClassVar[str] = "session.list"
@@ -178,7 +181,7 @@ class SessionList(Method[SessionPage]):
     top_level: bool = False
     skip_short: bool = False
     count: bool = False
-    skip_repeated: bool = False
+    skip_automated: bool = False
 
 
 class Deleted(Wire):

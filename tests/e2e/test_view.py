@@ -28,6 +28,7 @@ SCREENSHOTS = Path(__file__).parents[2] / ".scratch" / "screenshots"
 
 PAGES = {
     "search": "/search?q=flush+before+close",
+    "search-calls": "/search?q=passed&source=calls",
     "sessions": "/sessions",
     "recall": "/recall",
     "recall-searches": "/recall?show=searches",
@@ -86,9 +87,11 @@ def test_first_start_says_what_to_do_next(browser: Browser, fresh_daemon: Daemon
     with running_view(fresh_daemon) as view, opened(browser, view) as page:
         for path in (
             "/",
+            "/search?q=anything",
             "/sessions",
             "/memories",
             "/recall",
+            "/recall?show=memories",
             "/files",
             "/graph",
             "/documents",
@@ -162,6 +165,21 @@ def test_search_opens_the_exact_hit_highlighted(page: Watched) -> None:
     shown.go_back()
     expect(shown.locator("#find-text")).to_have_value("closed before its buffer is flushed")
     expect(shown.locator(".hit-link").first).to_be_visible()
+
+
+def test_tool_output_is_found_and_opened_at_the_word(page: Watched) -> None:
+    shown = page.visit("/search?q=219+passed")
+    shown.locator(".facet button", has_text="Tool input and output").click()
+    shown.wait_for_url("**source=calls**")
+    expect(shown.locator(".hint")).to_contain_text("Searched all")
+    hit = shown.locator(".hit-link", has_text="219 passed in")
+    expect(hit.locator("mark")).to_have_count(2)
+    hit.click()
+    target = shown.locator("details.entry.target[open]")
+    expect(target.locator("pre mark", has_text="passed").first).to_be_in_viewport()
+    shown.get_by_label("Find in this session").fill("219")
+    shown.locator(".outline.found button").first.click()
+    expect(target.locator("pre mark").first).to_be_in_viewport()
 
 
 def test_keys_move_through_rows(page: Watched) -> None:
@@ -317,7 +335,7 @@ def test_short_and_automated_sessions_are_listed_on_request(page: Watched) -> No
     expect(rows.nth(count)).to_be_visible()
     expect(hidden).to_have_count(0)
     shown.get_by_label("Automated").check()
-    expect(hidden.first).to_be_visible()
+    expect(hidden.first).to_contain_text("likely automated")
     expect(shown.get_by_text("not listed")).to_have_count(0)
 
 
@@ -375,6 +393,7 @@ def test_stored_markup_never_runs(browser: Browser, fresh_daemon: DaemonProcess)
             "/session?id=evil&raw=1",
             f"/memory?id={memory}",
             "/search?q=script",
+            "/search?q=script&source=calls",
         ]
         for path in paths:
             shown = page.visit(path)

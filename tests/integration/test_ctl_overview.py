@@ -17,9 +17,15 @@ def test_overview_lists_the_last_sessions_and_what_was_captured_today(
 ) -> None:
     rpc.call("upsertSession", session={"id": "s-1", "title": "Fix the login"})
     rpc.call("upsertMessage", message=message("m-1", session="s-1"))
+    rpc.call("upsertSession", session={"id": "s-2", "title": "A script", "metadata": {"entrypoint": "sdk-cli"}})
+    rpc.call("capture.pause", project="/src/shop")
     shown = ctl(shared_daemon).out
-    assert "1 session, 1 message" in shown
+    rpc.call("capture.resume")
+    assert "2 sessions, 1 message" in shown
     assert "Fix the login" in shown
+    assert "A script" not in shown
+    assert "● Capture is paused in /src/shop." in shown
+    assert "clankers-ctl view" in shown
 
 
 def test_overview_without_a_daemon_says_how_to_start_it(home: Path) -> None:

@@ -51,6 +51,9 @@ def fill(daemon: DaemonProcess) -> None:
         client.events.message(
             "m2", LOGIN, role="assistant", text_content="A cookie without Secure, « hélas ».", created_at=NOW - HOUR + 1
         )
+        client.events.tool(
+            "t1", LOGIN, tool_name="Bash", tool_output="\x1b[31mE  cookie_jar is EMPTY", created_at=NOW - HOUR + 2
+        )
         client.events.session(RETRY, title="Retry budget", project_path=str(daemon.home), created_at=NOW - 100 * HOUR)
         for number in range(12):
             client.events.message(
@@ -167,6 +170,7 @@ def test_json_option_prints_only_json_on_stdout(filled: DaemonProcess, words: li
         ["search", "x", "--limit", "101"],
         ["search", "x", "--mode", "psychic"],
         ["search", "x", "--source", "tools"],
+        ["search", "x", "--tool-calls", "--explain"],
         ["search", "x", "--diversity", "1.1"],
         ["search", "x", "--half-life", "0"],
         ["search", "x", "--since", "soon"],
@@ -205,6 +209,16 @@ def test_search_shows_the_snippet_and_origin_of_a_hit(filled: DaemonProcess) -> 
     assert "«login»" in snippet
     assert "«Safari»" in snippet
     assert summary.startswith("1 hit by keyword and vector search in ")
+
+
+def test_search_of_tool_calls_reads_their_whole_output(filled: DaemonProcess) -> None:
+    ran = ctl(filled, "search", "empty", "COOKIE_JAR", "--tool-calls")
+    assert ran.code == 0, ran.err
+    assert "Fix the login" in ran.out
+    assert "E «cookie_jar» is «EMPTY»" in ran.out
+    assert "\x1b" not in ran.out
+    found = ctl(filled, "search", "empty", "cookie_jar", "--tool-calls", "--json").json
+    assert [(hit["toolId"], found["scanned"], found["cursor"]) for hit in found["hits"]] == [("t1", 1, None)]
 
 
 def test_search_shows_the_lines_of_a_hit_in_a_file(filled: DaemonProcess) -> None:

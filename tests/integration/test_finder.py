@@ -23,6 +23,10 @@ def store(daemon: DaemonProcess) -> None:
                 text = f"The {name} flickers: {role} message {number}"
                 said = message(f"{name}-m{number:03}", f"{name}-1", text) | {"role": role}
                 connection.call("upsertMessage", message=said | {"createdAt": 1_760_000_000_000 + number * 1000})
+        output = {"toolName": "Bash", "toolOutput": "the message: lamp flickers at 60 volts"}
+        connection.call(
+            "upsertTool", tool={"id": "measured", "sessionId": "lamp-1", "createdAt": 1_760_000_060_500} | output
+        )
         connection.call("memory.add", content="The lamp needs a new switch 电灯开关 every year.", force=True)
         said = message("hostile", "door-1", f"quuxword 広い文字 {ATTACK}") | {"createdAt": 1_760_000_900_000}
         connection.call("upsertMessage", message=said)
@@ -52,6 +56,8 @@ def test_finder_searches_previews_filters_opens_and_leaves(fresh_daemon: DaemonP
         terminal.press("\x14\x14\x14")  # Ctrl-T: any, files, sessions, memories
         terminal.shows("kind memories", "The lamp needs a new switch 电灯开关")
         terminal.press("\x14\x14\x14")
+        terminal.shows("kind tool calls", "1 tool call; searched all 1", "Bash The lamp", "60 volts")
+        terminal.press("\x14")
         terminal.shows("role any", "kind any", "▶")
 
         terminal.press("enter")

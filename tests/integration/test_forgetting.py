@@ -109,6 +109,8 @@ def test_words_are_forgotten_wherever_they_are(rpc: RawConnection, shared_daemon
     rpc.call("schedule.create", description=f"Feed the {word}", schedule="09:00 daily", builtin="sync")
     rpc.call("config.set", namespace="plugin", key="pet", value={"kind": word})
     rpc.call("log.write", entry={"level": "error", "component": "plugin", "message": f"the {word} is loose"})
+    rpc.call("search", query=f"Where is the {word}?", project=f"/home/me/{word}")
+    rpc.call("recall.recent")  # stores the search
     change_database(
         shared_daemon,
         "INSERT INTO injections (session_id, at, kind, trigger_event, characters, ids_json, text) "
@@ -185,6 +187,7 @@ def test_every_selector_leaves_its_text_in_no_file(
         f'{{"prompt": "{word}"}}',
     )
     settled(rpc)
+    rpc.call("search", query=f"Where is the {word}?")  # its query is in memory until the log is stored
     assert files_with(shared_daemon, word)
     done = ctl(shared_daemon, "forget", *options, "--yes")
     assert done.code == 0, done.err
@@ -192,6 +195,7 @@ def test_every_selector_leaves_its_text_in_no_file(
     assert files_with(shared_daemon, word) == []
     if options[0] in ("--project", "--session", "--source"):
         assert files_with(shared_daemon, "session doomed failed") == []
+    assert rpc.call("recall.recent")["searches"] == []
     if options[0] == "--project":
         assert files_with(shared_daemon, "secret-place") == []
     assert rpc.call("search", query="marzipan")["hits"]

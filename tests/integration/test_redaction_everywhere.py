@@ -42,7 +42,7 @@ READS_ONLY = {
     "session.compactions", "session.entry", "session.errors", "session.get", "session.injections", "session.list",
     "session.timeline", "session.turns",
     "skill.export", "skill.get", "skill.list", "skill.search", "skill.versions", "stats", "thread.get", "thread.list",
-    "tool.list",
+    "tool.list", "tool.search",
 }  # fmt: skip
 """Methods that store nothing of what they are given."""
 

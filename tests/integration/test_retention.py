@@ -1,7 +1,9 @@
 """Retention: what is too old or too much is removed for good, and everything else stays."""
 
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -63,13 +65,16 @@ def test_retention_removes_by_kind_age_and_harness(rpc: RawConnection, configure
         fill(rpc, events(session, source, days, output=f"{TOKEN} {session}"))
     rpc.call("memory.add", content="An old memory stays", scope="global", sessionId="old")
     settled(rpc)
+    sql = "INSERT INTO recall_log (at, kind, query, facts_json) VALUES (?, 'search', 'old', '{}')"
+    with closing(sqlite3.connect(configured.database)) as database, database:
+        database.execute(sql, (int(time.time() * 1000) - 400 * DAY_MS,))
     set_retention(configured, "tool-outputs=30d", "sessions=365d", "opencode/sessions=90d")
     planned = ctl(configured, "retention", "run", "--dry-run", "--json").json["removed"]
-    assert planned == {"tool-outputs": 3, "sessions": 2}
+    assert planned == {"tool-outputs": 3, "sessions": 2, "recall-records": 1}
     assert session_ids(rpc) == ["middle", "new", "old", "short"]
     ran = ctl(configured, "retention", "run", "--yes")
     assert ran.code == 0, ran.err
-    assert ran.out.startswith("Removed 3 tool outputs, 2 sessions")
+    assert ran.out.startswith("Removed 3 tool outputs, 2 sessions, 1 recall record")
     assert session_ids(rpc) == ["middle", "new"]
     assert outputs(rpc, "new", "middle") == {"new": f"{TOKEN} new", "middle": None}
     assert [one["content"] for one in rpc.call("memory.list", scopes=["*"])["memories"]] == ["An old memory stays"]

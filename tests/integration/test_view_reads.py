@@ -55,6 +55,34 @@ def test_long_texts_of_a_timeline_are_cut_and_read_in_full_one_by_one(rpc: RawCo
     assert rpc.request("session.entry", {"id": "none"})["error"]["code"] == 4004
 
 
+def test_tool_calls_are_searched_in_full_newest_first(rpc: RawConnection) -> None:
+    store(
+        rpc,
+        {"session": {"id": "s", "title": "Deploy", "projectPath": PROJECT}},
+        called(1, toolOutput="first line\nConnection refused by db-7.internal " + "x" * 900),
+        called(2, toolInput='{"new_string": "retry on 100%_refused"}', toolOutput="ok"),
+        called(3, toolOutput="nothing", errorMessage="REFUSED: no such connection", success=False),
+    )
+
+    def ids(**given: Any) -> list[str]:
+        return [one["toolId"] for one in rpc.call("tool.search", **given)["hits"]]
+
+    assert ids(query="refused") == ["t-003", "t-002", "t-001"]
+    assert ids(query="connection refused") == ["t-003", "t-001"]
+    assert ids(query="100%_r") == ["t-002"]
+    assert (
+        ids(query="refused", project="/elsewhere") == ids(query="   ") == ids(query="refused", sessionId="other") == []
+    )
+    assert ids(query="refused", project=PROJECT, since=T0 + 2001, until=T0 + 3001) == ["t-002"]
+    first = rpc.call("tool.search", query="connection REFUSED", limit=1)
+    assert (first["hits"][0]["success"], first["scanned"], first["scannedBackTo"]) == (False, 1, T0 + 3001)
+    older = rpc.call("tool.search", query="connection REFUSED", limit=1, cursor=first["cursor"])
+    (hit,) = older["hits"]
+    assert (hit["sessionTitle"], hit["projectPath"], older["scanned"], older["cursor"]) == ("Deploy", PROJECT, 2, None)
+    assert hit["snippet"].startswith("first line «Connection» «refused» by db-7.internal xxx")
+    assert hit["snippet"].endswith("x …")
+
+
 def test_turns_outline_a_session(rpc: RawConnection) -> None:
     store(
         rpc,
@@ -103,9 +131,16 @@ def test_sessions_are_listed_with_their_subagents_and_without_short_ones(rpc: Ra
     assert rpc.call("session.get", id="parent-1")["subagents"] == 1
     scripted = [{"session": {"id": f"cron-{n}", "userPrompt": "Check the logs", "createdAt": T0 + n}} for n in range(3)]
     store(rpc, *scripted[:2])
-    assert len(listed(skipRepeated=True)) == 5
+    assert len(listed(skipAutomated=True)) == 5
     store(rpc, scripted[2])
-    assert listed(skipRepeated=True) == ["short-1", "child-1", "parent-1"]
+    assert listed(skipAutomated=True) == ["short-1", "child-1", "parent-1"]
+    typed = {"userPrompt": "Check the logs", "metadata": {"entrypoint": "cli"}, "createdAt": T0 + 9}
+    store(rpc, {"session": {"id": "typed-1"} | typed}, {"session": {"id": "ran-1", "metadata": {"entrypoint": "exec"}}})
+    automated = {one["id"]: one["automated"] for one in rpc.call("session.list")["sessions"]}
+    assert (automated["cron-1"], automated["typed-1"], automated["ran-1"]) == ("likely", None, "reported")
+    assert "typed-1" in listed(skipAutomated=True)
+    assert "ran-1" not in listed(skipAutomated=True)
+    assert rpc.call("session.get", id="ran-1")["automated"] == "reported"
 
 
 def test_files_are_listed_with_calls_edits_and_the_prompt_before_each(rpc: RawConnection) -> None:
@@ -166,8 +201,10 @@ def test_ledger_says_what_was_told_from_what_and_whether_it_was_used(rpc: RawCon
     assert answer("It calls Decimal.quantize in rounding.py, since the cents incident: quantize rounds.") == "used"
     assert rpc.call("recall.ledger", memoryId=memory["id"])["total"] == 1
     assert rpc.call("recall.ledger", memoryId="none") == {"entries": [], "total": 0, "cursor": None}
-    totals = rpc.call("recall.totals")
-    assert (totals["injections"], totals["total"]) == (1, 1)
+    totals = rpc.call("recall.totals", since=told["at"])
+    assert (totals["injections"], totals["sessionCount"], totals["since"]) == (1, 1, told["at"])
+    assert totals["itemCount"] == len(totals["items"]) == len(told["items"])
+    assert rpc.call("recall.totals", since=told["at"] + 1)["injections"] == 0
     (of_memory,) = [one for one in totals["items"] if one["id"] == memory["id"]]
     assert (of_memory["told"], of_memory["used"], of_memory["ignored"], of_memory["text"]) == (1, 1, 0, fact)
     (of_session,) = totals["sessions"]
@@ -201,7 +238,7 @@ def test_closed_relations_of_the_graph_are_marked(rpc: RawConnection) -> None:
     assert edge["closed"] is True
 
 
-def test_searches_and_silent_prompts_are_kept_in_memory(rpc: RawConnection) -> None:
+def test_searches_and_silent_prompts_are_stored_without_secrets(rpc: RawConnection) -> None:
     rpc.call("daemon.configure", key="recall_seconds", value=60)
     fact = "The invoice exporter rounds with Decimal quantize in rounding.py since the cents incident."
     memory = rpc.call("memory.add", content=fact)["memory"]["id"]
@@ -223,8 +260,12 @@ def test_searches_and_silent_prompts_are_kept_in_memory(rpc: RawConnection) -> N
     (hit,) = [one for one in asked["hits"] if one["memoryId"] == memory]
     assert (hit["text"], hit["components"]["keyword"] > 0) == (fact, True)
     assert (asked["sessionId"], asked["toolId"]) == ("s", "t")
-    (of_session,) = rpc.call("recall.recent", sessionId="s")["searches"]
-    assert of_session["query"] == query
+    of_session = rpc.call("recall.recent", sessionId="s")
+    assert [one["query"] for one in of_session["searches"]] == [query]
+    assert (of_session["searchCount"], of_session["since"]) == (1, asked["at"])
+    assert rpc.call("recall.recent", beforeId=with_secret["id"])["searches"] == [asked]
+    stored = rpc.call("query", sql="SELECT count(*), group_concat(query || facts_json) FROM recall_log")["rows"][0]
+    assert (stored[0], secret in stored[1], fact in stored[1]) == (3, False, False)
 
     prompt = "Please paint the garden fence green, with quantize of something, and tell nobody about the exporter."
     rpc.call("upsertMessage", message={"id": "asked", "sessionId": "s", "role": "user", "textContent": prompt})

@@ -45,8 +45,9 @@ def schema(db: Db) -> list[dict[str, object]]:
     return db.fetch("SELECT type, name, sql FROM sqlite_master WHERE name <> '_migrations' ORDER BY name")
 
 
-def test_files_are_numbered_without_gaps_and_say_why() -> None:
-    assert [migration.version for migration in bundled()] == list(range(1, len(bundled()) + 1))
+def test_files_have_numbers_of_their_own_and_say_why() -> None:
+    versions = [migration.version for migration in bundled()]
+    assert versions == sorted(set(versions))
     for migration in bundled():
         assert migration.up.startswith("--")
 
@@ -113,7 +114,7 @@ def test_changed_migration_is_refused(db: Db, tmp_path: Path) -> None:
 def test_rolling_back_undoes_the_last_migration_and_keeps_a_backup(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     change = roll_back(db, tmp_path / "backups")
-    assert (change.before, change.after) == (bundled()[-1].version, bundled()[-1].version - 1)
+    assert (change.before, change.after) == (bundled()[-1].version, bundled()[-2].version)
     assert change.backup
     assert change.backup.exists()
     assert migrate(db, tmp_path / "backups").after == bundled()[-1].version
@@ -168,12 +169,12 @@ def test_summaries_lose_the_orders_of_the_harness_and_titles_are_queued(db: Db, 
     assert db.value("SELECT owner FROM index_backlog WHERE kind = 'session title'") == "s"
 
 
-@pytest.mark.parametrize("version", range(1, len(bundled())))
+@pytest.mark.parametrize("version", [migration.version for migration in bundled()[:-1]])
 def test_every_earlier_schema_is_migrated_with_its_data(tmp_path: Path, version: int) -> None:
     rows = make_old_database(tmp_path / "old.db", version)
     db = Db(apsw.Connection(str(tmp_path / "old.db")))
     run = migrate(db, tmp_path / "backups")
-    assert (run.before, run.after) == (version, len(bundled()))
+    assert (run.before, run.after) == (version, bundled()[-1].version)
     assert {row[0] for row in db.tuples("SELECT id FROM messages")} == rows
     assert db.value("PRAGMA integrity_check") == "ok"
     assert not db.fetch("PRAGMA foreign_key_check")

@@ -32,13 +32,13 @@ from clankers.ctl.command import Ctl
 from clankers.ctl.conversation import Conversation
 from clankers.ctl.formatting import format_duration, format_time, plural
 from clankers.ctl.output import console, one_line
-from clankers.ctl.search import FILES, MATCH_MARKS, NOTHING_CLOSE, SOURCE_NAMES, highlight, hit_location
+from clankers.ctl.search import FILES, MATCH_MARKS, NOTHING_CLOSE, SOURCE_NAMES, highlight, hit_location, tool_search
 from clankers.ctl.text import Text, cell_len
 from clankers.ctl.transcript import ROLE_STYLES
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.admin import Health
 from clankers_protocol.errors import RpcError
-from clankers_protocol.search import Filter, Hit, Search, Source
+from clankers_protocol.search import Filter, Hit, Ref, Search, Source, ToolHit, ToolSearch
 from clankers_protocol.sessions import Session, SessionList
 from clankers_protocol.terminal import sanitize
 
@@ -53,6 +53,9 @@ PREVIEW_LINES = 16
 """The preview stands beside the list on terminals so wide, below it on terminals so high, and nowhere on others."""
 
 DAY_SECONDS = 86_400
+TOOL_CALLS = "tool calls"
+"""Name of the kind that searches the whole input and output of tool calls."""
+
 FINDER_KEYS = "↑↓ choose · Enter open · PgUp PgDn preview · Esc leave"
 READER_KEYS = "↑↓ PgUp PgDn Home End scroll · Esc back · Ctrl-C leave"
 COLOURS = {"yellow", "red", "green", "cyan", "magenta", "blue"}
@@ -281,21 +284,20 @@ class Finder:
                     self.request,
                     query=query,
                     project=project,
-                    sources=kind,
+                    sources=None if kind == TOOL_CALLS else kind,
                     since=after,
                     filters=filters,
                     limit=MAX_ROWS,
                 )
                 self.status = "searching …"
-                result = await self.client.call(request)
-                self.rows = [_hit_row(hit) for hit in result.hits]
-                count = f"{len(self.rows)}+ hits" if result.cursor else plural(len(self.rows), "hit")
-                took = format_duration(result.took_ms / 1000)
-                near = f"{NOTHING_CLOSE} " if result.weak else ""
-                self.status = f"{near}{count} in {took}" if self.rows else "nothing found"
-                self.status += f" · incomplete: {one_line(result.degraded)}" if result.degraded else ""
+                if kind == TOOL_CALLS:
+                    await self._search_tool_calls(tool_search(request))
+                else:
+                    await self._search_index(request)
             else:
-                page = await self.client.call(SessionList(project=project, since=after, limit=MAX_ROWS))
+                page = await self.client.call(
+                    SessionList(project=project, since=after, limit=MAX_ROWS, top_level=True, skip_automated=True)
+                )
                 self.rows = [_session_row(session) for session in page.sessions]
                 self.status = "last sessions" if page.sessions else "nothing captured"
             self.error = ""
@@ -303,6 +305,21 @@ class Finder:
             self.rows, self.status, self.error = [], "", str(error)
         self.chosen = 0
         self._load()
+
+    async def _search_index(self, request: Search) -> None:
+        result = await self.client.call(request)
+        self.rows = [_hit_row(hit) for hit in result.hits]
+        count = f"{len(self.rows)}+ hits" if result.cursor else plural(len(self.rows), "hit")
+        took = format_duration(result.took_ms / 1000)
+        near = f"{NOTHING_CLOSE} " if result.weak else ""
+        self.status = f"{near}{count} in {took}" if self.rows else "nothing found"
+        self.status += f" · incomplete: {one_line(result.degraded)}" if result.degraded else ""
+
+    async def _search_tool_calls(self, request: ToolSearch) -> None:
+        found = await self.client.call(request)
+        self.rows = [_call_row(hit) for hit in found.hits]
+        searched = f"the newest {found.scanned:,}" if found.cursor else f"all {found.scanned:,}"
+        self.status = f"{plural(len(self.rows), 'tool call')}; searched {searched}"
 
     def _load(self, jump: Literal["start", "end"] | None = None) -> None:
         """Load what the pane shows of the chosen conversation and does not have yet."""
@@ -329,20 +346,21 @@ class Finder:
         self.app.invalidate()
 
 
-def find(ctl: Ctl, request: Search) -> None:
+def find(ctl: Ctl, request: Search, tool_calls: bool) -> None:
     """Run the finder on the terminal. What the options of the command chose is its first choice of filters."""
     ctl.call(Health())  # starts a daemon if none runs, and fails before the screen is taken
     here = str(Path.cwd())
     projects = [("all", None), ("this folder", here)]
     if request.project not in (None, here):
         projects.insert(0, ("chosen", request.project))
-    kinds: list[tuple[str, list[Source] | None]] = [("any", None)]
+    kinds: list[tuple[str, list[Source] | str | None]] = [("any", None)]
     kinds += [(FILES if source == "memory" else source, [source]) for source in get_args(Source)]
+    kinds.append((TOOL_CALLS, TOOL_CALLS))
     if request.sources:
         kinds.insert(0, ("chosen", request.sources))
     choices = [
         Choice("project", "c-o", projects, projects.index(("this folder", here)) if request.project == here else 0),
-        Choice("kind", "c-t", kinds),
+        Choice("kind", "c-t", kinds, kinds.index((TOOL_CALLS, TOOL_CALLS)) if tool_calls else 0),
         Choice("role", "c-r", [("any", None), *((role, role) for role in (*ROLE_STYLES, "tool"))]),
         Choice(
             "since",
@@ -378,6 +396,17 @@ def _hit_row(hit: Hit) -> Row:
             hit.text,
         ),
     )
+
+
+def _call_row(hit: ToolHit) -> Row:
+    ref = Ref(
+        session_id=hit.session_id,
+        session_title=hit.session_title,
+        tool_id=hit.tool_id,
+        role=hit.tool_name,
+        project_path=hit.project_path,
+    )
+    return _hit_row(Hit(hit.tool_id, "sessions", 0.0, hit.snippet, hit.snippet, hit.created_at, ref))
 
 
 def _session_row(session: Session) -> Row:

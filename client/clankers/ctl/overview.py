@@ -23,7 +23,7 @@ COLUMNS = [
 HINTS = """
 Try:
   clankers-ctl search "why does the login fail"   search everything that was captured
-  clankers-ctl sessions                           list the sessions
+  clankers-ctl view                               see it in the browser
   clankers-ctl doctor                             check the daemon and everything around it
 
 Run clankers-ctl --help to see all commands.
@@ -45,6 +45,14 @@ def print_overview(ctl: Ctl) -> None:
     capture = ctl.call(CaptureStatus())
     attention = [*health.warnings, *([health.degraded] if health.degraded else [])]
     attention += [harness.explanation for harness in capture.harnesses if harness.state == "dead"]
+    if capture.spool.rejected:
+        rejected = plural(capture.spool.rejected, "event")
+        attention.append(f"{rejected} could not be stored: run `clankers-ctl capture status`.")
+    if capture.lost is not None and capture.lost.count:
+        attention.append(f"Hooks lost {plural(capture.lost.count, 'event')}: {capture.lost.last_reason}")
+    attention += [
+        f"Capture is paused {f'in {one.project}' if one.project else 'everywhere'}." for one in capture.paused
+    ]
     for warning in attention:
         secho(f"● {one_line(warning)}", fg="yellow")
     midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -53,7 +61,7 @@ def print_overview(ctl: Ctl) -> None:
         f"Captured today: {plural(today.sessions, 'session')}, {plural(today.messages, 'message')}, "
         f"{plural(today.tools, 'tool call')}."
     )
-    page = ctl.call(SessionList(limit=RECENT_SESSIONS))
+    page = ctl.call(SessionList(limit=RECENT_SESSIONS, top_level=True, skip_automated=True))
     if page.sessions:
         ids = display_ids(ctl, "session", [session.id for session in page.sessions])
         echo()

@@ -27,7 +27,7 @@ from clankers.ctl.output import (
 from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
 from clankers_protocol.recall import RecallPreview
-from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
+from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source, ToolSearch
 from clankers_protocol.sessions import SessionGet
 
 MODE_NAMES = {"hybrid": "keyword and vector search", "keyword": "keyword search", "vector": "vector search"}
@@ -78,6 +78,11 @@ def _require_words(context: click.Context, _: click.Parameter, value: tuple[str,
     "Can be repeated.",
 )
 @click.option("--session", metavar="ID", help="Only search this session.")
+@click.option(
+    "--tool-calls",
+    is_flag=True,
+    help="Search the whole input and output of tool calls instead, newest first: those with all the words.",
+)
 @click.option(
     "--since", metavar="TIME", callback=since_callback, help="Only find what is newer than TIME: 2h, 3d, today …"
 )
@@ -138,6 +143,7 @@ def search(
     words: tuple[str, ...],
     sources: list[Source],
     session: str | None,
+    tool_calls: bool,
     limit: int,
     page: int,
     everything: bool,
@@ -161,6 +167,7 @@ def search(
       clankers-ctl search why does the login fail on Safari
       clankers-ctl search "retry budget" --project . --since 2w
       clankers-ctl search deploy --source files --explain
+      clankers-ctl search ECONNREFUSED --tool-calls
       clankers-ctl search "flaky test" --all --json | jq '.hits[].text'
     """
     request = Search(
@@ -179,10 +186,63 @@ def search(
     if not words:
         from clankers.ctl.finder import find  # slow to load
 
-        find(ctl, request)
+        find(ctl, request, tool_calls)
+        return
+    if tool_calls:
+        _search_tool_calls(ctl, request, everything)
         return
     result = _all_pages(ctl, request) if everything else _page(ctl, request, page)
     _print_result(ctl, request, result, first_number=1 if everything else 1 + (page - 1) * limit)
+
+
+TOOL_CALL_OPTIONS = {"words", "tool_calls", "project", "session", "since", "until", "limit", "everything", "json"}
+
+
+def _search_tool_calls(ctl: Ctl, request: Search, everything: bool) -> None:
+    """Print the tool calls whose texts have all the words, newest first."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") == click.core.ParameterSource.COMMANDLINE
+        if given and parameter.name not in TOOL_CALL_OPTIONS and parameter.expose_value:
+            raise click.UsageError(f"{parameter.opts[0]} has no meaning with --tool-calls.", context)
+    asked = tool_search(request)
+    found = ctl.call(asked)
+    while found.cursor and (everything or len(found.hits) < request.limit):
+        wanted = request.limit if everything else request.limit - len(found.hits)
+        older = ctl.call(msgspec.structs.replace(asked, cursor=found.cursor, limit=wanted))
+        older.hits, older.scanned = found.hits + older.hits, found.scanned + older.scanned
+        found = older
+    if ctl.json:
+        print_json(found)
+        return
+    out = console()
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
+    for number, hit in enumerate(found.hits):
+        if number:
+            out.print()
+        title = Text(one_line(hit.session_title or "Untitled session"), "bold")
+        title.truncate(width, overflow="ellipsis")
+        out.print(title)
+        origin = Text(one_line(hit.tool_name), "red" if hit.success is False else "cyan")
+        facts = [format_time(hit.created_at), one_line(hit.file_path or ""), f"session {one_line(hit.session_id)}"]
+        _print_block(out, origin.append("".join(f" · {fact}" for fact in facts if fact), "dim"), "", 2, width)
+        _print_block(out, highlight(hit.snippet, out), "", 2, width)
+    searched = f"the newest {found.scanned:,}" if found.cursor else f"all {found.scanned:,}"
+    note(f"{plural(len(found.hits), 'tool call')} found; searched {searched} tool calls.")
+    if found.cursor:
+        echo("Older tool calls were not searched. Use --limit N or --all to search them too.", err=True)
+
+
+def tool_search(request: Search) -> ToolSearch:
+    """Return the search of tool calls with the same words, project, session and time."""
+    return ToolSearch(
+        query=request.query,
+        project=request.project,
+        session_id=request.session_id,
+        since=request.since,
+        until=request.until,
+        limit=request.limit,
+    )
 
 
 def _page(ctl: Ctl, request: Search, number: int) -> SearchResult:

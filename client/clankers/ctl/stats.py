@@ -80,7 +80,7 @@ def _print_totals(totals: Totals) -> None:
             ("errors", f"{totals.errors:,}"),
             ("compactions", f"{totals.compactions:,}"),
             ("tokens", f"{abbreviate(totals.prompt_tokens)} in, {abbreviate(totals.completion_tokens)} out"),
-            ("cost", format_dollars(totals.cost)),
+            ("cost", format_dollars(totals.cost) if totals.cost else "unknown"),
         ]
     )
 
@@ -121,7 +121,7 @@ def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
 def _amount(measure: str, usage: Usage) -> str:
     amount = MEASURES[measure](usage)
     if measure == "cost":
-        return format_dollars(amount)
+        return format_dollars(amount) if amount else "–"  # no harness reports a cost of nothing
     return abbreviate(amount) if measure == "tokens" else f"{amount:,}"
 
 
@@ -170,7 +170,7 @@ def _print_calendar(messages: dict[str, int]) -> None:
             day = monday + timedelta(weeks=week, days=weekday)
             if day <= today:
                 count = messages.get(day.isoformat(), 0)
-                level = math.ceil(count / most * (len(SHADES) - 1))
+                level = math.ceil(math.log1p(count) / math.log1p(most) * (len(SHADES) - 1))
                 line.append(f"{SHADES[level]} ", "green" if count else "dim")
         line.rstrip()
         out.print(line)

@@ -144,4 +144,6 @@ def _render(update: dict[str, Any], events: list[dict[str, Any]], interval: floa
         seen = format_time(event["seenAt"], "%H:%M:%S")
         what = f"{event.get('kind', '')} {event.get('action', '')}"
         latest.add_row(seen, Text(one_line(what)), Text(one_line(str(event.get("id", "")))))
+    if not events:
+        latest.add_row(Text("none since this view was opened", "dim"))
     return Group(state, Text(" · ".join(shown), "dim"), Text(), requests, Text(), latest)

@@ -49,6 +49,7 @@ READ = frozenset(
         "skill.list",
         "skill.versions",
         "stats",
+        "tool.search",
     }
 )
 """Methods that change nothing. None of them counts as a use of what it returns."""

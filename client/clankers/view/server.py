@@ -162,12 +162,24 @@ async def _rpc(request: Request) -> Response:
         call = msgspec.json.decode(await request.body(), type=declared)
     except msgspec.MsgspecError as error:
         return _failure(400, f"invalid params: {error}")
-    try:
-        return _answer({"result": await view.client.call(call)})
-    except RpcError as error:
-        return _failure(404 if isinstance(error, NotFound) else 422, error.message, error.code)
-    except (DaemonUnavailable, BadReply, TimeoutError) as error:
-        return _failure(503, str(error))
+    answer = _failure(499, "the page does not wait any more")
+    async with anyio.create_task_group() as tasks:
+
+        async def cancel_with_page() -> None:
+            """Cancel the call, in the daemon too, when the page has dropped its request: somebody types on."""
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(cancel_with_page)
+        try:
+            answer = _answer({"result": await view.client.call(call)})
+        except RpcError as error:
+            answer = _failure(404 if isinstance(error, NotFound) else 422, error.message, error.code)
+        except (DaemonUnavailable, BadReply, TimeoutError) as error:
+            answer = _failure(503, str(error))
+        tasks.cancel_scope.cancel()
+    return answer
 
 
 async def _export(request: Request) -> Response:

@@ -182,6 +182,7 @@ def _plan(db: Db, selection: Selection, database: Path) -> ForgetPlan:
 
 async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) -> dict[str, Any]:
     await daemon.spool.catch_up()  # what waits there is deleted with the rest
+    await daemon.recall_log.store_pending()
     selection = await daemon.store.read(lambda db: _select(db, request))
     plan = await daemon.store.read(lambda db: _plan(db, selection, daemon.store.path))
     needles = await daemon.store.read(lambda db: _find_needles(db, selection, request))
@@ -198,7 +199,7 @@ async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) ->
         await progress(total, total, "erasing free space")
         await erase_free_space(daemon.store, progress)
         backups = await _replace_backups(daemon, progress) if request.backups_too else []
-    daemon.recall_log.clear()  # its queries may contain what was deleted
+    daemon.recall_log.drop_pending()  # its queries may contain what was deleted
     daemon.spool.count_rejected()
     log.info("captured data deleted", **plan.counts, backups=len(backups))
     return {"counts": plan.counts, "backupsDeleted": backups}
@@ -283,6 +284,7 @@ def _clear_sessions_in_range(db: Db, selection: Selection) -> None:
             cleared = ", ".join(f"{column} = NULL" for column in SESSION_TEXTS)
             db.execute(f"UPDATE sessions SET {cleared} WHERE id = :id", params)
             db.execute("DELETE FROM injections WHERE session_id = :id", params)
+            db.execute("DELETE FROM recall_log WHERE session_id = :id", params)
             db.execute("DELETE FROM extracted_summaries WHERE session_id = :id", params)
         else:
             erase_session(db, session_id)

@@ -29,7 +29,7 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-Kind = Literal["tool-outputs", "tools", "messages", "sessions", "documents"]
+Kind = Literal["tool-outputs", "tools", "messages", "sessions", "documents", "recall-records"]
 
 JOB_KIND = ACTION_ID = "retention"
 """The kind of the job, and the id of the scheduled action."""
@@ -45,7 +45,11 @@ SESSION_BYTES_PER_TEXT_BYTE = 2
 
 _TABLES: dict[Kind, str] = {
     "tool-outputs": "tools", "tools": "tools", "messages": "messages", "sessions": "sessions", "documents": "documents",
+    "recall-records": "recall_log",
 }  # fmt: skip
+_QUOTED_IN_RECALL_RECORDS = ("tools", "messages", "sessions")
+"""Kinds whose texts a recorded search may repeat: it is removed with them, by the shortest of their general rules."""
+
 _TIME_COLUMNS: dict[Kind, str] = {"sessions": "updated_at", "documents": "updated_at"}
 _LAST_RUN = """
     SELECT finished_at, result_json, error FROM jobs WHERE kind = :kind AND state <> 'running'
@@ -159,6 +163,9 @@ def removals_by_age(rules: list[str], now: int) -> list[Removal]:
         of_kind = [(harness, now - days * DAY_MS) for harness, named, days in parsed if named == kind]
         special = sorted({harness for harness, _ in of_kind if harness})
         removals += [_older_than(kind, before, harness, special) for harness, before in of_kind]
+    quoted = [days for harness, kind, days in parsed if not harness and kind in _QUOTED_IN_RECALL_RECORDS]
+    if quoted:
+        removals.append(Removal("recall-records", "at < :before", {"before": now - min(quoted) * DAY_MS}))
     return removals
 
 

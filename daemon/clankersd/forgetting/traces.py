@@ -30,6 +30,7 @@ CONDITIONS_ELSEWHERE = {
 
 _REPEATING_TABLES = {
     "injections": ("text",),
+    "recall_log": ("query", "facts_json"),
     "extracted_summaries": ("summary",),
     "entities": ("name", "summary"),
     "jobs": ("note", "result_json", "error"),
@@ -82,11 +83,12 @@ def clear_words(db: Db, params: dict[str, Any], everywhere: bool) -> None:
 
 
 def clear_copies(db: Db) -> None:
-    """Clear what may quote a deleted text, whoever it belongs to: injected blocks, results of jobs, cached vectors.
+    """Clear what may quote a deleted text, whoever it belongs to: injected blocks, queries, results of jobs.
 
     A block that was injected into one session quotes others, and cannot be told apart by its ids for certain.
     """
     db.execute("DELETE FROM injections")
+    db.execute("DELETE FROM recall_log")
     db.execute(f"DELETE FROM jobs WHERE state <> 'running' AND kind NOT IN {_LASTING_JOBS}")
     db.execute("DELETE FROM ingest_items WHERE outcome IS NOT NULL")
     db.execute(

@@ -1,4 +1,4 @@
-"""`recall.ledger` and `recall.totals`: what sessions were told, what it was chosen from, and whether they used it."""
+"""`recall.ledger`: what sessions were told, what it was chosen from, and whether they used it."""
 
 import json
 import re
@@ -11,8 +11,6 @@ from clankers_protocol.recall import (
     Ledger,
     LedgerEntry,
     LedgerItem,
-    LedgerTotal,
-    LedgerTotals,
     RecallCandidate,
     RecallLedger,
     RecallTotals,
@@ -37,7 +35,7 @@ MIN_SHARED_WORDS = 2
 MIN_SHARED_SHARE = 0.4
 """An item counts as used if so many of its words, and this share of them, appear in what followed."""
 
-_ENTRIES = """
+ENTRIES = """
     SELECT injections.id, at, kind, trigger_event AS trigger, session_id, sessions.title AS session_title, characters,
            ids_json, text, considered_json
     FROM injections LEFT JOIN sessions ON sessions.id = session_id
@@ -114,53 +112,24 @@ class _Aftermath:
 
 @handles(RecallLedger)
 async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
-    conditions, filters = _selection(request)
+    conditions, filters = selection(request)
     count = f"SELECT count(*) FROM injections WHERE {' AND '.join(conditions)}"
     paged, page = list(conditions), dict(filters)
     if request.cursor:
         paged.append("injections.id < :before")
         (page["before"],) = decode_cursor(request.cursor, int)
-    sql = _ENTRIES.format(conditions=" AND ".join(paged))
+    sql = ENTRIES.format(conditions=" AND ".join(paged))
 
     def ledger(db: Db) -> Ledger:
         rows = db.fetch(sql, page | {"limit": request.limit + 1})
         shown = rows[: request.limit]
         cursor = encode_cursor(shown[-1]["id"]) if len(shown) < len(rows) else None
-        return Ledger([_entry(db, row) for row in shown], db.value(count, filters), cursor)
+        return Ledger([ledger_entry(db, row) for row in shown], db.value(count, filters), cursor)
 
     return await daemon.store.read(ledger)
 
 
-@handles(RecallTotals)
-async def recall_totals(daemon: "Daemon", request: RecallTotals) -> LedgerTotals:
-    conditions, filters = _selection(request)
-    condition = " AND ".join(conditions)
-
-    def totals(db: Db) -> LedgerTotals:
-        rows = db.fetch(_ENTRIES.format(conditions=condition), filters | {"limit": request.injections})
-        items: dict[str, LedgerTotal] = {}
-        sessions: dict[str, LedgerTotal] = {}
-        for row in rows:
-            entry = _entry(db, row)
-            into = sessions.setdefault(
-                entry.session_id, LedgerTotal(entry.session_id, "session", entry.session_title, 0)
-            )
-            into.characters += entry.characters
-            for item in entry.items:
-                of_item = items.setdefault(item.id, LedgerTotal(item.id, item.kind, item.text, 0))
-                for total in (of_item, into):
-                    total.told += 1
-                    outcome = item.outcome or "open"
-                    setattr(total, outcome, getattr(total, outcome) + 1)
-        if request.memory_id is not None:
-            items = {key: total for key, total in items.items() if key == request.memory_id}
-        count = db.value(f"SELECT count(*) FROM injections WHERE {condition}", filters)
-        return LedgerTotals(_most_told(items, request.limit), _most_told(sessions, request.limit), len(rows), count)
-
-    return await daemon.store.read(totals)
-
-
-def _selection(request: RecallLedger | RecallTotals) -> tuple[list[str], dict[str, Any]]:
+def selection(request: RecallLedger | RecallTotals) -> tuple[list[str], dict[str, Any]]:
     """Return the conditions on injections, and their parameters."""
     conditions = ["characters > 0"]
     filters: dict[str, Any] = {}
@@ -173,11 +142,8 @@ def _selection(request: RecallLedger | RecallTotals) -> tuple[list[str], dict[st
     return conditions, filters
 
 
-def _most_told(totals: dict[str, LedgerTotal], limit: int) -> list[LedgerTotal]:
-    return sorted(totals.values(), key=lambda total: (-total.told, total.id))[:limit]
-
-
-def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
+def ledger_entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
+    """Describe an injection: its prompt, its items, and what became of them."""
     ids = json.loads(row.pop("ids_json"))
     considered = row.pop("considered_json")
     prompt = None
@@ -187,8 +153,9 @@ def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
     period = {"session": row["session_id"], "at": row["at"]}
     following = db.value(_NEXT_PROMPT, period | {"lag": PROMPT_LAG_MS})
     until = following - 1 if following else 2**53
-    text = "\n".join(evidence for (evidence,) in db.tuples(_EVIDENCE, period | {"until": until}))
-    aftermath = _Aftermath(row["session_id"], row["at"], until, _words(text), text)
+    evidence = [text for (text,) in db.tuples(_EVIDENCE, period | {"until": until})]
+    words = frozenset[str]().union(*map(_words, evidence))  # one by one: a match of all would hold the interpreter
+    aftermath = _Aftermath(row["session_id"], row["at"], until, words, "\n".join(evidence))
     return LedgerEntry(
         **row,
         prompt_id=prompt["id"] if prompt else None,
@@ -205,10 +172,10 @@ def find_prompt(db: Db, session: str, at: int) -> dict[str, Any] | None:
 
 def with_texts(db: Db, candidates: list[RecallCandidate]) -> list[RecallCandidate]:
     """Add the beginning of each candidate's text, as far as it still exists."""
-    return [msgspec.structs.replace(one, text=_find_text(db, one.id, CANDIDATE_CHARACTERS)[1]) for one in candidates]
+    return [msgspec.structs.replace(one, text=find_text(db, one.id, CANDIDATE_CHARACTERS)[1]) for one in candidates]
 
 
-def _find_text(
+def find_text(
     db: Db, item_id: str, length: int
 ) -> tuple[Literal["memory", "session", "passage", "unknown"], str | None]:
     """Return the kind and the beginning of the text behind an id."""
@@ -221,7 +188,7 @@ def _find_text(
 
 
 def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermath: _Aftermath) -> LedgerItem:
-    kind, text = _find_text(db, item_id, ITEM_CHARACTERS)
+    kind, text = find_text(db, item_id, ITEM_CHARACTERS)
     told = db.value(_TIMES_TOLD, {"injection": injection, "id": item_id})
     return LedgerItem(item_id, kind, text, told, aftermath.outcome_of(db, item_id, text, prompt))
 

@@ -115,6 +115,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
         daemon.recall_log.add_silent(at.session, recall)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
+        daemon.recall_log.notice_injection()
     return HookOutput(at.hook_output(recall.text) if recall.text else None)
 
 

@@ -2,95 +2,209 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
+import anyio
+import msgspec
+import structlog
 from msgspec.structs import replace
 
-from clankers_protocol.recall import (
-    Recall,
-    RecallRecent,
-    RecentRecall,
-    RecordedSearch,
-    SilentPrompt,
-)
+from clankers_protocol.errors import StorageUnavailable
+from clankers_protocol.recall import Recall, RecallRecent, RecentRecall, RecordedSearch, SilentPrompt
 from clankersd import clock
-from clankersd.db import Db
+from clankersd.capture.opt_out import is_opted_out, is_session_opted_out
+from clankersd.capture.pause import Pauses
+from clankersd.db import Db, Store
 from clankersd.recall.ledger import find_prompt, with_texts
+from clankersd.recall.outcomes import Outcomes
 from clankersd.redaction.engine import redact
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-MAX_RECORDED = 200
+MAX_ROWS = 2_000
+"""Searches that are stored, and silent prompts; older ones are deleted."""
+
+MAX_AGE_MS = 90 * 86_400_000
+MAX_PENDING = 1_000
+STORE_SECONDS = 3.0
+"""Time that rows wait for others before they are stored together, in a write that lets events go first."""
+
+RETRY_SECONDS = 30.0
+STOP_SECONDS = 2.0
 MAX_QUERY_CHARACTERS = 2_000
 TEXT_CHARACTERS = 300
 CALL_MS = 60_000
 """A harness records the tool call that made a search within this time of it."""
 
+_INSERT = """
+    INSERT INTO recall_log (at, kind, session_id, tool_id, query, facts_json)
+    VALUES (:at, :kind, :session_id, :tool_id, :query, :facts_json)
+"""
+_DELETE_OLD = """
+    DELETE FROM recall_log WHERE at < :oldest OR id <= coalesce(
+        (SELECT id FROM recall_log WHERE kind = :kind ORDER BY id DESC LIMIT 1 OFFSET :most), 0) AND kind = :kind
+"""
+_LISTED = """
+    SELECT id, session_id, tool_id, query, facts_json FROM recall_log
+    WHERE kind = :kind AND id < :before {condition} ORDER BY id DESC LIMIT :limit
+"""
+_WITHOUT_CALL = "SELECT id, at, query FROM recall_log WHERE kind = 'search' AND tool_id IS NULL AND id > :last"
 _TEXT = f"SELECT substr(text, 1, {TEXT_CHARACTERS}) FROM chunks WHERE chunk_id = :id"
 _CALL = f"""
-    SELECT tools.id, tools.session_id, sessions.title FROM tools LEFT JOIN sessions ON sessions.id = tools.session_id
-    WHERE tools.created_at BETWEEN :at - {CALL_MS} AND :at + {CALL_MS} AND tool_name LIKE '%search%'
-      AND instr(tool_input, :query) ORDER BY abs(tools.created_at - :at) LIMIT 1
+    SELECT tools.id, session_id FROM tools
+    WHERE created_at BETWEEN :at - {CALL_MS} AND :at + {CALL_MS} AND tool_name LIKE '%search%'
+      AND instr(tool_input, :query) > 0 ORDER BY abs(created_at - :at) LIMIT 1
 """
+_TITLE = "SELECT title FROM sessions WHERE id = :id"
+
+log = structlog.get_logger(component="recall")
 
 
 @dataclass
 class RecallLog:
-    """The last searches and silent prompts, in memory: a search stores nothing.
+    """Searches and silent prompts: queued in memory by those who wait for an answer, stored later in bulk.
 
     Hits and candidates are ids and figures. Their texts are read when somebody looks, so what was deleted is not shown.
     """
 
-    started_at: int = field(default_factory=clock.now)
-    searches: deque[RecordedSearch] = field(default_factory=lambda: deque(maxlen=MAX_RECORDED))
-    silent: deque[SilentPrompt] = field(default_factory=lambda: deque(maxlen=MAX_RECORDED))
+    store: Store
+    pauses: Pauses
+    outcomes: Outcomes
+    _pending: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_PENDING))
+    _added: anyio.Event = field(default_factory=anyio.Event)
+    _calls_until: int = 0
+    """Time until which the tool call of a stored search may still be reported."""
 
     def add_search(self, search: RecordedSearch) -> None:
         query, _ = redact(search.query[:MAX_QUERY_CHARACTERS])
-        self.searches.appendleft(replace(search, query=query))
+        self._add("search", search.at, None, query, replace(search, query=""))
 
     def add_silent(self, session: str, recall: Recall) -> None:
         """Record a prompt if something matched it and nothing of that was injected."""
         if recall.considered and not recall.text:
             reason = recall.reason or "nothing relevant to the prompt was found"
-            prompt = SilentPrompt(clock.now(), session, None, None, None, reason, recall.considered)
-            self.silent.appendleft(prompt)
+            prompt = SilentPrompt(0, clock.now(), session, None, None, None, reason, recall.considered)
+            self._add("silent", prompt.at, session, None, prompt)
 
-    def clear(self) -> None:
-        self.searches.clear()
-        self.silent.clear()
+    def notice_injection(self) -> None:
+        """Have the outcomes of injections judged, once there is time for it."""
+        self._added.set()
+
+    def drop_pending(self) -> None:
+        self._pending.clear()
+
+    async def store_pending(self) -> None:
+        """Store what is queued, and find the tool calls of searches. If that fails, it stays queued."""
+        rows = list(self._pending)
+        self._pending.clear()
+        if any(row["kind"] == "search" for row in rows):
+            self._calls_until = clock.now() + CALL_MS
+        if not rows and clock.now() > self._calls_until:
+            return
+        try:
+            await self.store.write(partial(self._insert, rows=rows), bulk=True)
+        except BaseException:
+            self._pending.extendleft(reversed(rows))
+            raise
+
+    async def run(self) -> None:
+        """Store what is queued and judge injections, in the background, until cancelled."""
+        self._added.set()  # injections of an earlier run may wait
+        try:
+            while True:
+                await self._added.wait()
+                await anyio.sleep(STORE_SECONDS)
+                self._added = anyio.Event()
+                try:
+                    await self.store_pending()
+                    if await self.outcomes.judge_quiet():
+                        self._added.set()
+                except StorageUnavailable as error:
+                    log.warning("recall log not stored", error=str(error))
+                    await anyio.sleep(RETRY_SECONDS)
+                    self._added.set()
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_SECONDS):
+                await self.store_pending()
+
+    def _add(
+        self, kind: Literal["search", "silent"], at: int, session: str | None, query: str | None, facts: Any
+    ) -> None:
+        row = {"at": at, "kind": kind, "session_id": session, "query": query, "tool_id": None}
+        self._pending.append(row | {"facts_json": msgspec.json.encode(facts).decode()})
+        self._added.set()
+
+    def _insert(self, db: Db, rows: list[dict[str, Any]]) -> None:
+        """Store rows, unless capture is off for them, and delete the oldest."""
+        last = db.value("SELECT max(id) FROM recall_log") or 0
+        for row in rows:
+            project = msgspec.json.decode(row["facts_json"]).get("project")
+            is_paused = not self.pauses.is_empty and self.pauses.find(db, row["at"], row["session_id"] or "", project)
+            is_out = (project and is_opted_out(project)) or is_session_opted_out(db, row["session_id"] or "")
+            if not is_paused and not is_out:
+                db.execute(_INSERT, row)
+        # A hook may report a tool call after the search that it made.
+        for row in db.fetch(_WITHOUT_CALL, {"last": max(last - MAX_PENDING, 0)}):
+            if clock.now() - row["at"] < 2 * CALL_MS and (found := db.tuples(_CALL, row)):
+                call = {"id": row["id"], "tool": found[0][0], "session": found[0][1]}
+                db.execute("UPDATE recall_log SET tool_id = :tool, session_id = :session WHERE id = :id", call)
+        for kind in ("search", "silent"):
+            db.execute(_DELETE_OLD, {"oldest": clock.now() - MAX_AGE_MS, "kind": kind, "most": MAX_ROWS})
 
 
 @handles(RecallRecent)
 async def recall_recent(daemon: "Daemon", request: RecallRecent) -> RecentRecall:
-    wanted = request.session_id
+    await daemon.recall_log.store_pending()
+    condition = "" if request.session_id is None else "AND session_id = :session"
+    of_session = {} if request.session_id is None else {"session": request.session_id}
 
     def recent(db: Db) -> RecentRecall:
-        searches = [_with_texts(db, search) for search in daemon.recall_log.searches]
-        silent = [one for one in daemon.recall_log.silent if wanted in (None, one.session_id)]
+        def rows(kind: str) -> list[dict[str, Any]]:
+            page = {"kind": kind, "before": request.before_id or 2**53, "limit": request.limit}
+            return db.fetch(_LISTED.format(condition=condition), page | of_session)
+
+        def total(kind: str) -> int:
+            sql = f"SELECT count(*) FROM recall_log WHERE kind = :kind {condition}"
+            return int(db.value(sql, {"kind": kind} | of_session))
+
         return RecentRecall(
-            daemon.recall_log.started_at,
-            [search for search in searches if wanted in (None, search.session_id)][: request.limit],
-            [_with_prompt(db, one) for one in silent[: request.limit]],
+            [_search(db, row) for row in rows("search")],
+            [_silent(db, row) for row in rows("silent")],
+            total("search"),
+            total("silent"),
+            db.value("SELECT min(at) FROM recall_log"),
         )
 
     return await daemon.store.read(recent)
 
 
-def _with_texts(db: Db, search: RecordedSearch) -> RecordedSearch:
+def _search(db: Db, row: dict[str, Any]) -> RecordedSearch:
+    search = msgspec.json.decode(row["facts_json"], type=RecordedSearch)
     hits = [replace(hit, text=db.value(_TEXT, {"id": hit.chunk_id})) for hit in search.hits]
-    found: list[tuple[Any, ...]] = db.tuples(_CALL, {"at": search.at, "query": search.query})
-    tool, session, title = found[0] if found else (None, None, None)
-    return replace(search, hits=hits, tool_id=tool, session_id=session, session_title=title)
+    tool, session = row["tool_id"], row["session_id"]
+    if tool is None and (found := db.tuples(_CALL, {"at": search.at, "query": row["query"]})):
+        tool, session = found[0]
+    return replace(
+        search,
+        id=row["id"],
+        query=row["query"],
+        hits=hits,
+        tool_id=tool,
+        session_id=session,
+        session_title=db.value(_TITLE, {"id": session}),
+    )
 
 
-def _with_prompt(db: Db, one: SilentPrompt) -> SilentPrompt:
+def _silent(db: Db, row: dict[str, Any]) -> SilentPrompt:
+    one = msgspec.json.decode(row["facts_json"], type=SilentPrompt)
     prompt = find_prompt(db, one.session_id, one.at) or {"id": None, "text": None}
     return replace(
         one,
-        session_title=db.value("SELECT title FROM sessions WHERE id = :id", {"id": one.session_id}),
+        id=row["id"],
+        session_title=db.value(_TITLE, {"id": one.session_id}),
         prompt_id=prompt["id"],
         prompt=prompt["text"],
         considered=with_texts(db, one.considered),

@@ -1,5 +1,6 @@
 """Read captured sessions: their messages, tools, errors, compactions and timelines; delete sessions."""
 
+import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -46,13 +47,19 @@ MESSAGE_COLUMNS = """
 """
 """The columns of a Message, qualified where `sessions` has a column of the same name."""
 
+_IS_REPORTED_AUTOMATED = """
+    coalesce(metadata ->> '$.entrypoint' IN ('exec', 'mcp', 'cron') OR metadata ->> '$.entrypoint' LIKE 'sdk%', false)
+"""
+"""Condition on sessions that no person started: the harness says that it ran for a script, a program or a schedule."""
+
 _SELECT_SESSION = f"""
     SELECT id, title, project_id, project_path,
            coalesce(
                (SELECT {PROJECT_LABEL} FROM projects WHERE projects.id = project_id), project_name
            ) AS project_name, model, provider, source, status,
            prompt_tokens, completion_tokens, cost, message_count, tool_call_count, permission_mode,
-           created_at, updated_at, ended_at, summary, user_prompt, context_json, chat_id, metadata
+           created_at, updated_at, ended_at, summary, user_prompt, context_json, chat_id, metadata,
+           iif({_IS_REPORTED_AUTOMATED}, 'reported', NULL) AS automated
     FROM sessions
 """
 _SELECT_MESSAGE = f"SELECT {MESSAGE_COLUMNS} FROM messages"
@@ -107,8 +114,14 @@ _IS_SHORT = """
     (SELECT count(*) FROM (SELECT 1 FROM messages WHERE session_id = sessions.id LIMIT 3)) < 3
     AND NOT EXISTS (SELECT 1 FROM tools WHERE session_id = sessions.id)
 """
-_IS_REPEATED = """
-    user_prompt IN (SELECT user_prompt FROM sessions WHERE user_prompt <> '' GROUP BY user_prompt HAVING count(*) >= 3)
+_IS_LIKELY_AUTOMATED = """
+    metadata ->> '$.entrypoint' IS NULL AND coalesce(user_prompt IN (
+        SELECT user_prompt FROM sessions WHERE user_prompt <> '' GROUP BY user_prompt HAVING count(*) >= 3), false)
+"""
+"""Guess for harnesses that do not say it: scripts begin with the same prompt again and again."""
+
+_LIKELY_AUTOMATED = f"""
+    SELECT id FROM sessions WHERE id IN (SELECT value FROM json_each(:ids)) AND {_IS_LIKELY_AUTOMATED}
 """
 _SUBAGENTS = """
     SELECT count(*) FROM sessions WHERE metadata ->> '$.parentId' = :id AND metadata ->> '$.parentId' IS NOT NULL
@@ -155,6 +168,9 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
         rows = fetch_page(db, sql, params | {"project_id": project_id})
         shown = fit_reply(rows[: request.limit])
         sessions = [_session(db, row) for row in shown]
+        likely = {row[0] for row in db.tuples(_LIKELY_AUTOMATED, {"ids": json.dumps([one.id for one in sessions])})}
+        for session in sessions:
+            session.automated = session.automated or ("likely" if session.id in likely else None)
         total = None
         if request.count:
             all_conditions, all_params = _session_filters(msgspec.structs.replace(request, cursor=None))
@@ -316,8 +332,8 @@ def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
         conditions.append("metadata ->> '$.parentId' IS NULL")
     if request.skip_short:
         conditions.append(f"NOT ({_IS_SHORT})")
-    if request.skip_repeated:
-        conditions.append(f"NOT coalesce({_IS_REPEATED}, false)")
+    if request.skip_automated:
+        conditions.append(f"NOT {_IS_REPORTED_AUTOMATED} AND NOT ({_IS_LIKELY_AUTOMATED})")
     if request.cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)

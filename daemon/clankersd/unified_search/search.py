@@ -140,6 +140,7 @@ def _record(request: Search, result: SearchResult, outcome: SearchOutcome[HitRow
         for hit, candidate in zip(result.hits, outcome.candidates, strict=True)
     ]
     return RecordedSearch(
+        id=0,  # the log gives it one
         at=clock.now(),
         query=request.query,
         project=request.project,

@@ -1,7 +1,7 @@
 // Charts as SVG: bars per turn, bars per day, a calendar, a curve. Colours come from the style sheet.
 
 import { h } from "./dom.js";
-import { compact, day, dollars, number, plural, shortDay } from "./format.js";
+import { compact, day, dollars, isoDay, number, plural, shortDay } from "./format.js";
 
 const MAX_BARS = 300;
 
@@ -96,6 +96,10 @@ export function dayBars(rows, label) {
   );
 }
 
+const CELL = 14;
+const CALENDAR_LEFT = 28;
+const CALENDAR_TOP = 14;
+
 /** Return a calendar of weeks; a day is darker the more happened on it. `counts` maps local dates to numbers. */
 export function calendar(counts, weeks = 26) {
   const most = Math.max(1, ...counts.values());
@@ -106,23 +110,19 @@ export function calendar(counts, weeks = 26) {
     today.getDate() - ((today.getDay() + 6) % 7) - 7 * (weeks - 1),
   );
   const cells = [];
+  const label = (x, y, text) => cells.push(h("text", { class: "calendar-label", x, y }, text));
   for (let index = 0; index < weeks * 7; index += 1) {
     const date = new Date(first.getFullYear(), first.getMonth(), first.getDate() + index);
     if (date > today) break;
-    const key = `${date.getFullYear()}-${String(date.getMonth() + 1).padStart(2, "0")}-${String(date.getDate()).padStart(2, "0")}`;
-    const count = counts.get(key) ?? 0;
+    const [x, y] = [CALENDAR_LEFT + Math.floor(index / 7) * CELL, CALENDAR_TOP + (index % 7) * CELL];
+    if (date.getDate() <= 7 && index % 7 === 0) label(x, 9, date.toLocaleDateString(undefined, { month: "short" }));
+    if (index < 7 && index % 2 === 0) label(0, y + 9, date.toLocaleDateString(undefined, { weekday: "short" }));
+    const count = counts.get(isoDay(date)) ?? 0;
     const level = count ? Math.ceil((4 * Math.log1p(count)) / Math.log1p(most)) : 0;
     cells.push(
       h(
         "rect",
-        {
-          class: `cell level-${level}`,
-          x: Math.floor(index / 7) * 14,
-          y: (index % 7) * 14,
-          width: 11,
-          height: 11,
-          rx: 2,
-        },
+        { class: `cell level-${level}`, x, y, width: 11, height: 11, rx: 2 },
         h("title", {}, `${day(date.getTime())}: ${plural(count, "message")}`),
       ),
     );
@@ -131,7 +131,7 @@ export function calendar(counts, weeks = 26) {
     "svg",
     {
       class: "calendar",
-      viewBox: `0 0 ${weeks * 14} 98`,
+      viewBox: `0 0 ${CALENDAR_LEFT + weeks * CELL} ${CALENDAR_TOP + 98}`,
       role: "img",
       "aria-label": `Messages per day of the last ${weeks} weeks`,
     },

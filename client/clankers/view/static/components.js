@@ -51,6 +51,15 @@ export function empty(title, text, ...commands) {
   );
 }
 
+/** Return what to do next while nothing has been captured at all. */
+export const nothingCaptured = () =>
+  empty(
+    "Nothing has been captured yet",
+    "Connect your coding agents, then start a session as usual. It appears here while it runs. You can also import the history you already have.",
+    "clankers-ctl setup",
+    "clankers-ctl import claude-code",
+  );
+
 /** Return a command line with a button that copies it. */
 export function command(line) {
   return h("p", { class: "command" }, h("code", {}, line), copyButton(line));
@@ -82,9 +91,18 @@ export async function fill(element, make, signal) {
   }
 }
 
-/** Return links that narrow a list: one for each value, with its count. */
+const WIDE = matchMedia("(min-width: 60rem)");
+WIDE.addEventListener("change", () => {
+  for (const one of document.querySelectorAll("details.side")) one.open = WIDE.matches;
+});
+
+/** Return what stands beside the content of a page; in a narrow window it is above it, folded. */
+export const side = (label, ...children) =>
+  h("details", { class: "side", open: WIDE.matches }, h("summary", {}, label), ...children);
+
+/** Return links that narrow a list: one for each value, with its count; null if it was not counted. */
 export function facet(title, values, chosen, choose, label = (value) => value) {
-  const shown = values.filter(([value, count]) => count || value === chosen);
+  const shown = values.filter(([value, count]) => count !== 0 || value === chosen);
   if (!shown.length) return null;
   return h(
     "section",
@@ -105,7 +123,7 @@ export function facet(title, values, chosen, choose, label = (value) => value) {
               onclick: () => choose(value === chosen ? null : value),
             },
             h("span", {}, label(value)),
-            h("span", { class: "count" }, number(count)),
+            count === null ? null : h("span", { class: "count" }, number(count)),
           ),
         ),
       ),

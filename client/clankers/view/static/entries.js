@@ -136,6 +136,7 @@ function tool(record, entry, view) {
       replace(body, errorBox(error));
     }
   }
+  details.build = build;
   if (view.folds.get(record.id) || view.openAll) details.open = true;
   return details;
 }
@@ -151,9 +152,9 @@ function toolBody(record, view) {
       record.filePath &&
         h("span", {}, link("file", { path: record.filePath }, {}, `All calls on ${baseName(record.filePath)}`)),
     ),
-    changed ?? block("Input", input && !view.raw ? inputText(input) : (record.toolInput ?? "")),
-    record.errorMessage && block("Error", record.errorMessage, "bad"),
-    record.toolOutput && block("Output", record.toolOutput),
+    changed ?? block("Input", input && !view.raw ? inputText(input) : (record.toolInput ?? ""), view.query),
+    record.errorMessage && block("Error", record.errorMessage, view.query, "bad"),
+    record.toolOutput && block("Output", record.toolOutput, view.query),
   ];
 }
 
@@ -175,11 +176,18 @@ export function editDiff(input) {
   return typeof written === "string" && PATHS.some((key) => input[key]) ? lineDiff("", written) : null;
 }
 
-function block(label, content, kind = "") {
+/** Return a text of a call: its first lines, or all of them if the words that somebody looks for are further below. */
+function block(label, content, query, kind = "") {
   const lines = content.split("\n");
-  const pre = h("pre", { tabindex: 0, "aria-label": label }, lines.slice(0, MAX_PLAIN_LINES).join("\n"));
+  const below = lines.slice(MAX_PLAIN_LINES).join("\n");
+  const isCut = below !== "" && !(query && wordPattern(query)?.test(below));
+  const pre = h(
+    "pre",
+    { tabindex: 0, "aria-label": label },
+    isCut ? lines.slice(0, MAX_PLAIN_LINES).join("\n") : content,
+  );
   const more =
-    lines.length > MAX_PLAIN_LINES &&
+    isCut &&
     h(
       "button",
       { type: "button", class: "rest", onclick: (event) => (replace(pre, content), event.target.remove()) },
@@ -259,14 +267,21 @@ export function injectionElement(injection) {
   );
 }
 
-/** Mark the words of the query in the text below an element. */
+function wordPattern(query) {
+  const words = query.match(/[\p{L}\p{N}_]{3,}/gu);
+  return words && new RegExp(`(${words.join("|")})`, "giu");
+}
+
+/** Mark the words of the query in the text below an element, once. */
 export function markWords(element, query) {
-  const words = query.toLowerCase().match(/[\p{L}\p{N}_]{3,}/gu);
-  if (!words) return;
-  const pattern = new RegExp(`(${words.map((word) => word.replace(/[^\p{L}\p{N}_]/gu, "")).join("|")})`, "giu");
+  const pattern = wordPattern(query);
+  if (!pattern) return;
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   const found = [];
-  while (walker.nextNode()) if (pattern.test(walker.currentNode.data)) found.push(walker.currentNode);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (node.parentNode.localName !== "mark" && node.data.search(pattern) >= 0) found.push(node);
+  }
   for (const node of found.slice(0, 200))
     node.replaceWith(...node.data.split(pattern).map((part, index) => (index % 2 ? h("mark", {}, part) : part)));
 }

@@ -61,3 +61,7 @@ export const firstLine = (text, limit = 140) => {
   const line = (text ?? "").trim().split("\n", 1)[0];
   return line.length > limit ? `${line.slice(0, limit)}…` : line;
 };
+
+/** Return a local date as the daemon names days: 2026-11-17. */
+export const isoDay = (date) =>
+  `${date.getFullYear()}-${String(date.getMonth() + 1).padStart(2, "0")}-${String(date.getDate()).padStart(2, "0")}`;

@@ -3,7 +3,7 @@
 import { rpc } from "./api.js";
 import { errorBox } from "./components.js";
 import { h, replace } from "./dom.js";
-import { entryElement, injectionElement } from "./entries.js";
+import { entryElement, injectionElement, markWords } from "./entries.js";
 
 const WINDOW_ENTRIES = 40;
 const MAX_CHARACTERS = 12_000;
@@ -143,10 +143,15 @@ export class Transcript {
     if (!element) return;
     document.querySelector(".entry.target")?.classList.remove("target");
     element.classList.add("target");
-    if (element.matches("details")) element.open = true;
-    element.scrollIntoView({ block: "center" });
+    if (element.matches("details")) {
+      element.open = true;
+      await element.build?.();
+    }
+    if (this.view.query) markWords(element, this.view.query);
+    const show = () => (element.querySelector("mark") ?? element).scrollIntoView({ block: "center" });
+    show();
     // Windows above may change their height while they load: keep the entry where it is.
-    requestAnimationFrame(() => element.scrollIntoView({ block: "center" }));
+    requestAnimationFrame(show);
   }
 
   async goToPosition(position) {

@@ -14,6 +14,7 @@ import {
   pages,
   sameAs,
   select,
+  side,
   time,
   timeSlider,
 } from "../components.js";
@@ -123,19 +124,22 @@ function aside(stats, params, set, names) {
   return h(
     "aside",
     { "aria-label": "Narrow the list" },
-    facet(
-      "State",
-      STATES.map((state) => [state, stats[state]]),
-      params.state ?? "current",
-      choose("state"),
+    side(
+      "Narrow the list",
+      facet(
+        "State",
+        STATES.map((state) => [state, stats[state]]),
+        params.state ?? "current",
+        choose("state"),
+      ),
+      facet("Category", pairs(stats.byCategory), params.category, choose("category")),
+      facet("Kind", pairs(stats.bySector), params.sector, choose("sector")),
+      facet("Scope", pairs(stats.byScope), params.scope, choose("scope"), (scope) =>
+        scope.startsWith("project:") ? (names.get(scope.slice(8)) ?? scope) : scope,
+      ),
+      facet("Pinned", [["yes", stats.pinned]], params.pinned, choose("pinned")),
+      h("p", { class: "muted small" }, "Counts are of all current memories, without the other filters."),
     ),
-    facet("Category", pairs(stats.byCategory), params.category, choose("category")),
-    facet("Kind", pairs(stats.bySector), params.sector, choose("sector")),
-    facet("Scope", pairs(stats.byScope), params.scope, choose("scope"), (scope) =>
-      scope.startsWith("project:") ? (names.get(scope.slice(8)) ?? scope) : scope,
-    ),
-    facet("Pinned", [["yes", stats.pinned]], params.pinned, choose("pinned")),
-    h("p", { class: "muted small" }, "Counts are of all current memories, without the other filters."),
   );
 }
 

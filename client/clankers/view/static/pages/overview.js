@@ -4,7 +4,7 @@ import { rpc } from "../api.js";
 import { badge, empty, fill, heading, link, loading, select, time } from "../components.js";
 import { calendar, dayBars } from "../charts.js";
 import { h } from "../dom.js";
-import { baseName, bytes, compact, dollars, duration, number, percent, plural } from "../format.js";
+import { baseName, bytes, compact, dollars, duration, isoDay, number, percent, plural, shortDay } from "../format.js";
 import { sessionRow } from "./sessions.js";
 
 const PERIODS = [
@@ -13,6 +13,11 @@ const PERIODS = [
   ["365", "a year"],
 ];
 const CALENDAR_DAYS = 183;
+const MEASURES = {
+  tokens: ["Tokens", (one) => one.promptTokens + one.completionTokens, (value) => compact(value)],
+  cost: ["Cost", (one) => one.cost ?? 0, (value) => dollars(value)],
+  sessions: ["Sessions", (one) => one.sessions, (value) => number(value)],
+};
 const STATES = { alive: "good", quiet: "", dead: "bad", never: "" };
 
 export async function render({ params, set, signal, onChange, refresh }) {
@@ -42,7 +47,7 @@ export async function render({ params, set, signal, onChange, refresh }) {
       ),
     ),
     attention(health, capture),
-    figures(days, since, status, signal),
+    figures(days, since, status, MEASURES[params.per] ? params.per : "tokens", set, signal),
     h(
       "div",
       { class: "columns" },
@@ -63,7 +68,7 @@ export async function render({ params, set, signal, onChange, refresh }) {
 }
 
 /** Return what is added up over many messages; it is filled in when it is known. */
-function figures(days, since, status, signal) {
+function figures(days, since, status, measure, set, signal) {
   const element = h("div", {}, loading("Adding up"));
   const make = async () => {
     const stats = await rpc("stats", { since, limit: 31, calendarDays: CALENDAR_DAYS }, signal);
@@ -73,7 +78,7 @@ function figures(days, since, status, signal) {
       h(
         "div",
         { class: "columns" },
-        usage(stats, days),
+        usage(stats, days, measure, set),
         h("section", { class: "card" }, h("h2", {}, "Messages per day"), calendar(perDay)),
         table("Projects", stats.byProject),
         table("Models", stats.byModel),
@@ -92,7 +97,7 @@ function firstStart(capture) {
     : "Connect a coding agent, then start a session of it as usual.";
   return empty(
     "Nothing has been captured yet",
-    `${found} What an agent does appears here while it works. You can also import the history that is already there, or try the view with a generated week of work.`,
+    `${found} What an agent does appears here while it works. You can also import the history that is already there.`,
     "clankers-ctl setup",
     "clankers-ctl import claude-code",
   );
@@ -139,21 +144,37 @@ function tiles(totals, status) {
   );
 }
 
-function usage(stats, days) {
+/** Return one bar for each day: tokens, reported cost or sessions, as chosen. */
+function usage(stats, days, measure, set) {
   const byDay = new Map(stats.byDay.map((one) => [one.name, one]));
   const shown = Math.min(days, 31);
+  const [title, valueOf, format] = MEASURES[measure];
   const rows = Array.from({ length: shown }, (_, index) => {
     const date = new Date(Date.now() - (shown - 1 - index) * 86_400_000);
-    const key = `${date.getFullYear()}-${String(date.getMonth() + 1).padStart(2, "0")}-${String(date.getDate()).padStart(2, "0")}`;
-    const one = byDay.get(key);
-    const tokens = one ? one.promptTokens + one.completionTokens : 0;
-    return [key, tokens, `${key}: ${number(tokens)} tokens, ${one?.cost ? dollars(one.cost) : "cost unknown"}`];
+    const one = byDay.get(isoDay(date));
+    const facts = one
+      ? [plural(one.sessions, "session"), `${number(one.promptTokens + one.completionTokens)} tokens`]
+      : ["nothing"];
+    if (one) facts.push(one.cost ? dollars(one.cost) : "cost unknown");
+    return [shortDay(date.getTime()), one ? valueOf(one) : 0, `${shortDay(date.getTime())}: ${facts.join(", ")}`];
   });
+  const most = Math.max(...rows.map(([, value]) => value));
+  const options = Object.entries(MEASURES).map(([key, [name]]) => [key, name]);
   return h(
     "section",
     { class: "card" },
-    h("h2", {}, "Tokens per day"),
-    dayBars(rows, `Tokens per day of the last ${shown} days`),
+    h(
+      "div",
+      { class: "heading-row" },
+      h("h2", {}, "Per day"),
+      h("span", { class: "muted small" }, most ? `up to ${format(most)}` : "nothing reported"),
+      h(
+        "span",
+        { class: "end" },
+        select("show", measure, options, (value) => set({ per: value })),
+      ),
+    ),
+    dayBars(rows, `${title} per day of the last ${shown} days: ${rows.map(([day, value]) => `${day} ${format(value)}`).join(", ")}`),
     h("p", { class: "axis" }, h("span", {}, rows[0][0]), h("span", {}, rows.at(-1)[0])),
   );
 }
@@ -166,7 +187,7 @@ function harnesses(capture) {
       h("td", {}, link("sessions", { source: one.harness, short: "show" }, {}, one.harness)),
       h("td", {}, badge(one.state, STATES[one.state], one.explanation)),
       h("td", {}, one.lastEventAt ? time(one.lastEventAt) : h("span", { class: "muted" }, "never")),
-      h("td", { class: "num" }, number(one.events)),
+      h("td", { class: "num" }, one.events ? number(one.events) : "–"),
     );
   return h(
     "div",
@@ -180,8 +201,8 @@ function harnesses(capture) {
         h(
           "tr",
           {},
-          ["Harness", "State", "Last hook"].map((title) => h("th", { scope: "col" }, title)),
-          h("th", { scope: "col", class: "num" }, "Events"),
+          ["Harness", "State", "Last event"].map((title) => h("th", { scope: "col" }, title)),
+          h("th", { scope: "col", class: "num" }, "Hook events"),
         ),
       ),
       h("tbody", {}, capture.harnesses.map(row)),

@@ -7,6 +7,13 @@ import { fold } from "../entries.js";
 import { baseName, compact, firstLine, number, percent, plural, shortId } from "../format.js";
 
 const PAGE_ENTRIES = 10;
+const PAGE_RECENT = 20;
+const PERIODS = [
+  ["", "the last 30 days"],
+  ["7", "the last 7 days"],
+  ["365", "the last year"],
+  ["all", "all time"],
+];
 const OUTCOMES = { used: "good", contradicted: "bad", ignored: "" };
 const CHARACTERS_PER_TOKEN = 4;
 const NEAR_MISS = 0.7; // share of the strength that was needed
@@ -30,7 +37,7 @@ export async function render({ params, set, signal, project }) {
     shown === "searches" || shown === "silent"
       ? await recentRecall(shown, params.session, signal)
       : shown === "memories" || shown === "sessions"
-        ? await totals(shown, scope, signal)
+        ? await totals(shown, scope, params, set, signal)
         : await injections(scope, params, session, signal);
   const tabs = TABS.filter(([name]) => !params.memory || !["searches", "silent"].includes(name));
   return [
@@ -76,35 +83,31 @@ async function injections(scope, params, session, signal) {
   return [plural(ledger.total, "injection"), [session ? await untold(session, ledger, signal) : null, list]];
 }
 
-/** Return the searches of agents, or the prompts with which nothing was told; the daemon keeps them until it stops. */
+/** Return the searches of agents, or the prompts with which nothing was told. */
 async function recentRecall(shown, session, signal) {
-  const recent = await rpc("recall.recent", { sessionId: session }, signal);
-  const since = h("p", { class: "muted small" }, "Since the daemon started: ", time(recent.startedAt), ".");
-  const rows = recent[shown];
-  const none =
-    shown === "searches"
-      ? empty(
-          "No agent has searched yet",
-          "Searches that agents make through MCP, and programs through RPC, appear here. What you look up yourself does not.",
-        )
-      : empty(
-          "Nothing known was left out",
-          "A prompt appears here if something stored matched it, but was not close enough to be told.",
-        );
-  const card = shown === "searches" ? searchCard : silentCard;
-  const what = shown === "searches" ? plural(rows.length, "search", "searches") : plural(rows.length, "prompt");
+  const ofSearches = shown === "searches";
+  const read = async (before) => {
+    const recent = await rpc("recall.recent", { sessionId: session, beforeId: before, limit: PAGE_RECENT }, signal);
+    const rows = recent[shown];
+    return { recent, rows, cursor: rows.length === PAGE_RECENT ? rows.at(-1).id : null };
+  };
+  const first = await read(null);
+  const { since, searchCount, silentCount } = first.recent;
+  const none = ofSearches
+    ? empty(
+        "No agent has searched yet",
+        "Searches that agents make through MCP, and programs through RPC, appear here. What you look up yourself does not.",
+      )
+    : empty(
+        "Nothing known was left out",
+        "A prompt appears here if something stored matched it, but was not close enough to be told.",
+      );
+  const card = ofSearches ? searchCard : silentCard;
+  const list = () => pages(first, read, (one) => h("li", {}, card(one)), { class: "cards" });
+  const kept = h("p", { class: "muted small" }, "The last 2,000 of 90 days are kept; the oldest is from ", time(since), ".");
   return [
-    what,
-    [
-      since,
-      rows.length
-        ? h(
-            "ol",
-            { class: "cards" },
-            rows.map((one) => h("li", {}, card(one))),
-          )
-        : none,
-    ],
+    ofSearches ? plural(searchCount, "search", "searches") : plural(silentCount, "prompt"),
+    first.rows.length ? [kept, list()] : none,
   ];
 }
 
@@ -146,7 +149,7 @@ function searchCard(search) {
         `${search.mode}, ${Math.round(search.tookMs)} ms`,
         search.weak && badge("nothing close", "warn"),
       ),
-      search.degraded && h("p", { class: "hint warn" }, search.degraded),
+      search.degraded && h("p", { class: "hint warn" }, `Incomplete: ${search.degraded}.`),
     ),
     search.hits.length
       ? h(
@@ -215,12 +218,14 @@ function silentCard(one) {
 }
 
 /** Return what became of everything that was told: for each item, or for each session. */
-async function totals(shown, scope, signal) {
-  const found = await rpc("recall.totals", scope, signal);
+async function totals(shown, scope, params, set, signal) {
+  const days = params.days === "all" ? null : Number(params.days || 30);
+  const found = await rpc("recall.totals", { ...scope, since: days && Date.now() - days * 86_400_000 }, signal);
   const ofItems = shown === "memories";
   const rows = ofItems ? found.items : found.sessions;
-  const all = found.injections === found.total;
-  const note = `${all ? "Of all" : `Of the last ${number(found.injections)} of`} ${plural(found.total, "injection")}. Used is an estimate from words.`;
+  const all = ofItems ? found.itemCount : found.sessionCount;
+  const listed = `${rows.length < all ? `The ${number(rows.length)} most told of ` : ""}${plural(all, ofItems ? "item" : "session")}`;
+  const note = `${listed}, in ${plural(found.injections, "injection")}. Used is an estimate from words.`;
   const row = (one) =>
     h(
       "tr",
@@ -252,14 +257,23 @@ async function totals(shown, scope, signal) {
       h("tbody", {}, rows.map(row)),
     ),
   );
-  const noted = h("p", { class: "muted small" }, note);
-  return [plural(found.total, "injection"), rows.length ? [noted, table] : nothing(scope)];
+  const period = h(
+    "div",
+    { class: "toolbar" },
+    select("in", params.days ?? "", PERIODS, (value) => set({ days: value })),
+    h("span", { class: "muted small" }, note),
+  );
+  if (rows.length) return [plural(found.injections, "injection"), [period, table]];
+  const ever = await rpc("recall.ledger", { ...scope, limit: 1 }, signal);
+  const none = empty("Nothing was told in this time", "Choose a longer time, or look at the injections.");
+  return [plural(ever.total, "injection"), ever.total ? [period, none] : nothing(scope)];
 }
 
 function totalLink(one, ofItems) {
   const words = firstLine(one.text, 140) || shortId(one.id);
   if (!ofItems) return link("recall", { session: one.id }, {}, words);
-  return one.kind === "memory" ? link("recall", { memory: one.id }, {}, words) : words;
+  if (one.kind === "memory") return link("recall", { memory: one.id }, {}, words);
+  return one.kind === "session" ? link("session", { id: one.id }, {}, words) : words;
 }
 
 function outcomeBar(one) {

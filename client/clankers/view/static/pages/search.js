@@ -1,17 +1,34 @@
 // Search: one box over everything, grouped by where the hits are, each opening at its place.
+// Whole inputs and outputs of tool calls are a source of their own: they are read, not looked up in the index.
 
 import { rpc } from "../api.js";
-import { badge, empty, facet, fill, heading, link, sameAs, select, time } from "../components.js";
+import {
+  badge,
+  empty,
+  facet,
+  fill,
+  heading,
+  link,
+  nothingCaptured,
+  pages,
+  sameAs,
+  select,
+  side,
+  time,
+} from "../components.js";
 import { h, marked } from "../dom.js";
-import { baseName, plural, shortId } from "../format.js";
+import { baseName, moment, number, plural, shortId } from "../format.js";
 
 const MAX_HITS = 100;
+const CALLS_PER_PAGE = 50;
+const CALLS = "calls";
 const SOURCES = {
-  sessions: "Messages and tools",
+  sessions: "Messages and commands",
   memories: "Memories",
   documents: "Documents",
   memory: "Memory files",
   skills: "Skills",
+  [CALLS]: "Tool input and output",
 };
 const PERIODS = [
   ["", "any time"],
@@ -19,6 +36,11 @@ const PERIODS = [
   ["7", "the last week"],
   ["30", "the last month"],
   ["365", "the last year"],
+];
+const MODES = [
+  ["", "words and meaning"],
+  ["keyword", "words only"],
+  ["vector", "meaning only"],
 ];
 const SIGNALS = {
   keyword: "words",
@@ -33,58 +55,131 @@ export async function render({ params, set, signal, project }) {
   const query = params.q?.trim() ?? "";
   if (!query) return [heading("Search"), intro()];
   const days = Number(params.days ?? 0);
-  const asked = {
-    query,
-    scopes: ["*"],
-    explain: true,
-    recorded: false,
-    limit: MAX_HITS,
-    project: params.project,
-    sources: params.source ? [params.source] : null,
-    since: days ? Date.now() - days * 86_400_000 : null,
-    mode: params.mode,
-    filters: params.role ? [{ field: "role", op: "eq", value: params.role }] : null,
-  };
+  const since = days ? Date.now() - days * 86_400_000 : null;
+  const ofCalls = params.source === CALLS;
+  const search = ofCalls ? searchCalls : searchIndex;
   const [found, projects] = await Promise.all([
-    rpc("search", asked, signal),
+    search({ query, project: params.project, since }, params, set, signal),
     rpc("project.list", { limit: 100 }, signal),
   ]);
+  if (!found.count && !projects.length) return [heading("Search"), nothingCaptured()];
   const counted = h("aside", { "aria-label": "Narrow the hits" });
   const names = new Map(projects.map((one) => [one.id, one.name]));
-  const { sources, project: inProject, since, scopes } = asked;
-  const count = () =>
-    rpc("search.facets", { query, sources, project: inProject, since, scopes, role: params.role }, signal);
+  const sources = params.source && !ofCalls ? [params.source] : null;
+  const narrowed = { query, sources, project: params.project, since, scopes: ["*"], role: params.role };
+  const count = () => rpc("search.facets", narrowed, signal);
   fill(counted, async () => facets(await count(), params, set, names), signal);
   const options = [["", "all projects"], ...projects.map((one) => [one.id, one.name])];
   if (project && !options.some(([id]) => id === project)) options.push([project, baseName(project)]);
   return [
-    heading("Search", h("span", { class: "muted" }, summary(found))),
+    heading("Search", h("span", { class: "muted" }, found.summary)),
     h(
       "div",
       { class: "toolbar" },
       select("in", params.project ?? "", options, (value) => set({ project: value })),
       select("from", params.days ?? "", PERIODS, (value) => set({ days: value })),
-      select(
-        "by",
-        params.mode ?? "",
-        [
-          ["", "words and meaning"],
-          ["keyword", "words only"],
-          ["vector", "meaning only"],
-        ],
-        (value) => set({ mode: value }),
-      ),
+      ofCalls ? null : select("by", params.mode ?? "", MODES, (value) => set({ mode: value })),
     ),
-    found.degraded && h("p", { class: "hint warn" }, found.degraded),
-    found.weak && h("p", { class: "hint" }, "Nothing close was found; these are the nearest."),
-    h("div", { class: "with-aside" }, h("div", {}, results(found.hits, query)), counted),
-    sameAs(`clankers-ctl search ${JSON.stringify(query)}`),
+    found.notes,
+    h("div", { class: "with-aside" }, h("div", {}, found.content), counted),
+    sameAs(`clankers-ctl search ${JSON.stringify(query)}${ofCalls ? " --tool-calls" : ""}`),
   ];
 }
 
-function summary(found) {
+/** Search the index: messages, what tools were used on, memories, documents, files and skills. */
+async function searchIndex(asked, params, set, signal) {
+  const found = await rpc(
+    "search",
+    {
+      ...asked,
+      scopes: ["*"],
+      explain: true,
+      recorded: false,
+      limit: MAX_HITS,
+      sources: params.source ? [params.source] : null,
+      mode: params.mode,
+      filters: params.role ? [{ field: "role", op: "eq", value: params.role }] : null,
+    },
+    signal,
+  );
   const count = found.hits.length === MAX_HITS ? `the best ${MAX_HITS} hits` : plural(found.hits.length, "hit");
-  return `${count} in ${Math.round(found.tookMs)} ms`;
+  const inCalls = h(
+    "p",
+    { class: "hint" },
+    h("button", { type: "button", onclick: () => set({ source: CALLS }) }, "Search the input and output of all tool calls"),
+  );
+  return {
+    count: found.hits.length,
+    summary: `${count} in ${Math.round(found.tookMs)} ms`,
+    notes: [
+      found.degraded && h("p", { class: "hint warn" }, `Incomplete: ${found.degraded}.`),
+      found.weak && h("p", { class: "hint" }, "Nothing close was found; these are the nearest."),
+    ],
+    content: [results(found.hits, asked.query), found.weak || !found.hits.length ? inCalls : null],
+  };
+}
+
+/** Read the stored input and output of tool calls, newest first, a second at a time. */
+async function searchCalls(asked, params, set, signal) {
+  const note = h("p", { class: "hint", role: "status" });
+  let hits = 0;
+  let calls = 0;
+  const read = async (cursor) => {
+    const page = await rpc("tool.search", { ...asked, limit: CALLS_PER_PAGE, cursor }, signal);
+    hits += page.hits.length;
+    calls += page.scanned;
+    note.textContent = page.cursor
+      ? `Searched the newest ${number(calls)} tool calls, back to ${moment(page.scannedBackTo)}. Load more to search older ones.`
+      : `Searched all ${number(calls)} tool calls.`;
+    return { rows: [...bySession(page.hits).values()], cursor: page.cursor, tookMs: page.tookMs };
+  };
+  const first = await read(null);
+  const list = pages(first, read, (group) => h("li", { class: "card group" }, callsHead(group[0]), group.map(callRow)), {
+    class: "groups",
+  });
+  const none = empty("No tool call has all of these words", "Words are compared letter by letter. Try fewer of them.");
+  return {
+    count: hits,
+    summary: `${plural(hits, "tool call")}${first.cursor ? " so far" : ""} in ${Math.round(first.tookMs)} ms`,
+    notes: note,
+    content: hits || first.cursor ? list : none,
+  };
+}
+
+function bySession(hits) {
+  const groups = new Map();
+  for (const hit of hits) groups.set(hit.sessionId, [...(groups.get(hit.sessionId) ?? []), hit]);
+  return groups;
+}
+
+const callsHead = (hit) =>
+  h(
+    "h2",
+    { class: "group-head" },
+    h("span", {}, hit.sessionTitle || "Untitled session"),
+    hit.projectPath && badge(baseName(hit.projectPath)),
+  );
+
+function callRow(hit) {
+  const q = new URLSearchParams(location.search).get("q");
+  return h(
+    "div",
+    { class: "hit" },
+    link(
+      "session",
+      { id: hit.sessionId, at: hit.toolId, q },
+      { class: "hit-link", data: { row: "" } },
+      h(
+        "span",
+        { class: "facts" },
+        h("span", {}, hit.toolName),
+        hit.filePath && h("span", {}, baseName(hit.filePath)),
+        h("span", {}, time(hit.createdAt)),
+        hit.success === false ? badge("failed", "bad") : null,
+      ),
+      h("span", { class: "snippet" }, marked(hit.snippet)),
+    ),
+  );
 }
 
 function intro() {
@@ -95,7 +190,7 @@ function intro() {
     h(
       "p",
       {},
-      "Messages, tool calls and their output, memories, documents, memory files and skills of all projects are searched together, by words and by meaning.",
+      "Messages, commands and errors of tools, memories, documents, memory files and skills of all projects are searched together, by words and by meaning. The whole input and output of tool calls is one more source beside the hits.",
     ),
     h(
       "p",
@@ -138,7 +233,7 @@ function groupHead({ source, ref }) {
     "h2",
     { class: "group-head" },
     h("span", {}, title),
-    badge(SOURCES[source] ?? source),
+    source === "memories" ? null : badge(SOURCES[source] ?? source),
     ref.projectPath && badge(baseName(ref.projectPath)),
     ref.memoryCategory && badge(ref.memoryCategory),
   );
@@ -212,10 +307,11 @@ function facets(found, params, set, names) {
   const values = (list) => list.map((one) => [one.value, one.count]);
   const which = found.words === "all" ? "all of the words" : "one of the words";
   const total = `${found.capped ? "more than " : ""}${plural(found.total, "text")}`;
-  return [
+  return side(
+    "Narrow the hits",
     facet(
       "Source",
-      values(found.sources),
+      [...values(found.sources), [CALLS, null]],
       params.source,
       (value) => set({ source: value }),
       (value) => SOURCES[value] ?? value,
@@ -229,5 +325,5 @@ function facets(found, params, set, names) {
       (value) => names.get(value) ?? shortId(value),
     ),
     h("p", { class: "muted small" }, `Counts are of all stored texts that contain ${which}: ${total}.`),
-  ];
+  );
 }

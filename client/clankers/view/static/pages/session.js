@@ -12,6 +12,7 @@ import {
   loading,
   notice,
   sameAs,
+  side,
   time,
 } from "../components.js";
 import { turnStrip } from "../charts.js";
@@ -81,7 +82,7 @@ export async function render(context) {
     h(
       "div",
       { class: "session-layout" },
-      outlinePanel(session, outline, transcript, signal),
+      outlinePanel(session, outline, transcript, view, signal),
       h(
         "div",
         {},
@@ -189,7 +190,7 @@ async function remove(context, session) {
   }
 }
 
-function outlinePanel(session, outline, transcript, signal) {
+function outlinePanel(session, outline, transcript, view, signal) {
   const list = h("ol", { class: "outline" });
   const most = Math.max(1, ...outline.turns.map((turn) => turn.contextTokens ?? 0));
   let shown = 0;
@@ -201,7 +202,7 @@ function outlinePanel(session, outline, transcript, signal) {
     if (shown >= outline.turns.length) more.remove();
   }
   const hits = h("div", { role: "status" });
-  const find = debounce((query) => findInSession(session, query, hits, transcript, signal), 250);
+  const find = debounce((query) => findInSession(session, query, hits, transcript, view, signal), 250);
   const panel = h(
     "nav",
     { class: "outline-panel", "aria-label": "Prompts of this session" },
@@ -212,9 +213,7 @@ function outlinePanel(session, outline, transcript, signal) {
       oninput: (event) => find(event.target.value.trim()),
     }),
     hits,
-    h("h2", {}, plural(outline.turns.filter((turn) => turn.id).length, "prompt")),
-    list,
-    more,
+    side(plural(outline.turns.filter((turn) => turn.id).length, "prompt"), list, more),
   );
   add();
   return panel;
@@ -245,25 +244,31 @@ function outlineRow(turn, most, transcript) {
   );
 }
 
-async function findInSession(session, query, hits, transcript, signal) {
+async function findInSession(session, query, hits, transcript, view, signal) {
   if (!query) return replace(hits);
   replace(hits, loading("Searching"));
   try {
-    const found = await rpc("search", { query, sessionId: session.id, sources: ["sessions"], limit: 20 }, signal);
-    const row = (hit) =>
+    const [found, calls] = await Promise.all([
+      rpc("search", { query, sessionId: session.id, sources: ["sessions"], recorded: false, limit: 20 }, signal),
+      rpc("tool.search", { query, sessionId: session.id, limit: 20 }, signal),
+    ]);
+    const listed = new Map(found.hits.map((hit) => [hit.ref.toolId ?? hit.ref.messageId, hit.snippet]));
+    for (const call of calls.hits) listed.set(call.toolId, call.snippet); // its own words, not only its command
+    listed.delete(undefined); // the title
+    const row = ([id, snippet]) =>
       h(
         "li",
         {},
         h(
           "button",
-          { type: "button", onclick: () => transcript.goTo(hit.ref.toolId ?? hit.ref.messageId) },
-          h("span", { class: "snippet" }, marked(hit.snippet)),
+          { type: "button", onclick: () => ((view.query = query), transcript.goTo(id)) },
+          h("span", { class: "snippet" }, marked(snippet)),
         ),
       );
     replace(
       hits,
-      found.hits.length
-        ? h("ol", { class: "outline found" }, found.hits.map(row))
+      listed.size
+        ? h("ol", { class: "outline found" }, [...listed].map(row))
         : h("p", { class: "muted small" }, "Nothing was found in this session."),
     );
   } catch (error) {

@@ -1,7 +1,7 @@
 // Sessions: a list by day, sub-agents under their parent.
 
 import { rpc } from "../api.js";
-import { badge, empty, heading, link, pages, sameAs, select, time, toggle } from "../components.js";
+import { badge, empty, heading, link, nothingCaptured, pages, sameAs, select, time, toggle } from "../components.js";
 import { debounce, h } from "../dom.js";
 import { baseName, compact, day, dollars, duration, number, plural } from "../format.js";
 
@@ -15,13 +15,13 @@ export async function render({ params, set, signal, onChange, refresh }) {
     query: params.title,
     topLevel: true,
     skipShort: params.short !== "show",
-    skipRepeated: params.automated !== "show",
+    skipAutomated: params.automated !== "show",
     count: true,
     limit: PAGE_ROWS,
   };
   const [first, everything, projects] = await Promise.all([
     rpc("session.list", asked, signal),
-    rpc("session.list", { ...asked, skipShort: false, skipRepeated: false, limit: 1 }, signal),
+    rpc("session.list", { ...asked, skipShort: false, skipAutomated: false, limit: 1 }, signal),
     rpc("project.list", { limit: 100 }, signal),
   ]);
   const filtered = params.project || params.source || params.title;
@@ -88,7 +88,9 @@ function hidden(shown, everything, params) {
   return h(
     "p",
     { class: "muted small" },
-    `${plural(count, "session")} not listed: ${kinds.join(" or ")}. Automated are those whose first prompt three or more sessions share.`,
+    `${plural(count, "session")} not listed: ${kinds.join(" or ")}.`,
+    params.automated !== "show" &&
+      " Automated are those that a script, an SDK or a schedule started, as the harness says; where it does not say, those whose first prompt three or more sessions share.",
   );
 }
 
@@ -99,15 +101,17 @@ async function nothing(asked, set) {
       "div",
       { class: "empty" },
       h("h2", {}, `${plural(all.total, "session")} of one turn, or automated`),
-      h("p", {}, "All captured sessions have one turn only, or begin with the same prompt as several others."),
+      h("p", {}, "All captured sessions have one turn only, or were started by a script, an SDK or a schedule."),
       h("button", { type: "button", onclick: () => set({ short: "show", automated: "show" }) }, "Show them"),
     );
-  return empty(
-    "Nothing has been captured yet",
-    "Connect your coding agents, then start a session as usual. It appears here while it runs. You can also import the history you already have.",
-    "clankers-ctl setup",
-    "clankers-ctl import claude-code",
-  );
+  return nothingCaptured();
+}
+
+/** Return a mark for a session that no person started, and how that is known. */
+function automated({ automated, metadata }) {
+  if (automated === "reported")
+    return badge("automated", "", `The harness says that it was started by: ${metadata.entrypoint}`);
+  return automated && badge("likely automated", "", "Three or more sessions have the same first prompt");
 }
 
 export function sessionRow(session) {
@@ -138,6 +142,7 @@ export function sessionRow(session) {
     h(
       "span",
       { class: "badges" },
+      automated(session),
       session.status === "active" && badge("active", "good"),
       counts.failedTools ? badge(plural(counts.failedTools, "failed call"), "bad") : null,
       counts.errors ? badge(plural(counts.errors, "error"), "bad") : null,

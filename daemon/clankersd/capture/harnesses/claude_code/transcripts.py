@@ -19,6 +19,7 @@ from clankersd.capture.events import (
     FirstSession,
     Identity,
     MessageReported,
+    SessionNote,
     SessionReported,
     SessionSummary,
     SessionTotals,
@@ -45,6 +46,9 @@ from clankersd.safe_files import UnsafeFile, open_below
 
 SYNTHETIC_MODEL = "<synthetic>"
 WARM_UP_PROMPT = "Warmup"
+INTERACTIVE = "cli"
+"""Entrypoint of a session in a terminal. Others are `sdk-cli` (claude -p), other SDKs and editors."""
+
 PEEK_BYTES = 256 * 1024
 """Beginning of a transcript that is searched for its session, project and first time."""
 
@@ -114,7 +118,9 @@ class ClaudeTranscriptReader:
             self.safe_offset, self.state = self._open.offset, self._open.state_before
         messages = (event.message for event in self.events if isinstance(event, MessageReported))
         spent = {message.session_id for message in messages if message.prompt_tokens or message.completion_tokens}
-        sessions = (SessionReported(session) for session in self._sessions.values())
+        sessions: list[CapturedEvent] = [SessionReported(session) for session in self._sessions.values()]
+        if self._default_session_id in self._sessions and (entrypoint := self._current.get("entrypoint")):
+            sessions.append(SessionNote(self._default_session_id, {"entrypoint": entrypoint}))
         self.events = [*sessions, *self.events, *(SessionTotals(session_id) for session_id in sorted(spent))]
 
     def _is_warm_up(self, line: Payload) -> bool:
@@ -279,6 +285,10 @@ class ClaudeTranscriptReader:
             session.created_at = min(int(session.created_at or at or 0), at or 0) or None
             session.project_path = session.project_path or text(line, "cwd")
         session.permission_mode = text(line, "permissionMode") or session.permission_mode
+        entrypoint = text(line, "entrypoint")
+        # A session that somebody continued in a terminal is no script's any more, whatever else runs it.
+        if entrypoint and session_id == self._default_session_id and self._current.get("entrypoint") != INTERACTIVE:
+            self._current["entrypoint"] = entrypoint
         model = text(record(line, "message"), "model")
         if model and model != SYNTHETIC_MODEL and not line.get("isSidechain"):
             session.model = model

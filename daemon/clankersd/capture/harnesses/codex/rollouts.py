@@ -122,12 +122,12 @@ class RolloutReader:
             "provider": text(payload, "model_provider"),
             "title": text(payload, "agent_path"),
         }
-        facts: dict[str, Any] = {}
+        facts: dict[str, Any] = {"entrypoint": text(payload, "source")}  # cli, exec, mcp, an editor
         if parent:
             role = text(payload, "agent_role") or DEFAULT_AGENT
-            facts = {"parentId": parent, "agent": role, "agentName": text(payload, "agent_nickname")}
+            facts |= {"parentId": parent, "agent": role, "agentName": text(payload, "agent_nickname")}
         elif base := identifier(payload, "forked_from_id"):
-            facts = {"startedBy": "fork", "forkedFrom": base}
+            facts |= {"startedBy": "fork", "forkedFrom": base}
         self.state["facts"] = without_empty(facts)
 
     def _session_events(self) -> list[CapturedEvent]:

@@ -42,7 +42,9 @@ def _read_events(name: str, event: Payload, context: Payload, session_id: str, a
                 provider=text(context, "modelProviderId"),
                 source=NAME,
             )
-            return [SessionReported(session)]
+            is_job = ":cron:" in (text(context, "sessionKey") or "")  # agent:main:cron:JOB:run:ID
+            notes = [SessionNote(session_id, {"entrypoint": "cron"})] if is_job else []
+            return [SessionReported(session), *notes]
         case "before_message_write":
             return read_message(record(event, "message"), session_id, at)
         case "transcript":

@@ -1,0 +1,4 @@
+DROP TABLE injection_outcomes;
+DROP TRIGGER sessions_ad_recall_log ON sessions;
+DROP FUNCTION sessions_ad_recall_log;
+DROP TABLE recall_log;
