@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from clankers_protocol.admin import Finding
@@ -74,7 +75,7 @@ async def create_missing(store: Store) -> list[str]:
     """Create the indexes, triggers and views that are missing."""
     missing = await store.snapshot_read(lambda db: db.engine.missing_objects(db))
     for sql in missing.values():
-        await store.write(partial(Db.execute, sql=sql))
+        await store.write(methodcaller("execute", sql=sql))
     return [f"created the {kind} {name}" for kind, name in missing]
 
 
@@ -101,7 +102,7 @@ async def rebuild_damaged_indexes(store: Store) -> list[str]:
     """Rebuild the indexes of the damaged tables."""
     damaged = await store.snapshot_read(_damaged)
     for table in damaged:
-        await store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
+        await store.write(methodcaller("execute", sql=f'REINDEX "{table}"'))
     return [f"rebuilt the indexes of {table}" for table in damaged]
 
 

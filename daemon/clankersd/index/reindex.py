@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from operator import methodcaller
 
 import anyio
 import structlog
@@ -189,7 +189,7 @@ async def _rechunk_all(index: Index, files: FileSync, progress: Progress) -> Non
     for name, kind in TEXT_KINDS.items():
         if kind.select_ids:
             done, params = 0, {"after": "", "limit": TEXTS_PER_READ}
-            while rows := await index.store.read(partial(Db.fetch, sql=kind.select_ids, params=params)):
+            while rows := await index.store.read(methodcaller("fetch", sql=kind.select_ids, params=params)):
                 for row in rows:
                     await rechunk(index, name, row["id"])
                 done += len(rows)

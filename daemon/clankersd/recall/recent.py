@@ -32,7 +32,7 @@ _TEXT = f"SELECT substr(text, 1, {TEXT_CHARACTERS}) FROM chunks WHERE chunk_id =
 _CALL = f"""
     SELECT tools.id, tools.session_id, sessions.title FROM tools LEFT JOIN sessions ON sessions.id = tools.session_id
     WHERE tools.created_at BETWEEN :at - {CALL_MS} AND :at + {CALL_MS} AND tool_name LIKE '%search%'
-      AND instr(tool_input, :query) ORDER BY abs(tools.created_at - :at) LIMIT 1
+      AND instr(tool_input, :query) > 0 ORDER BY abs(tools.created_at - :at) LIMIT 1
 """
 
 

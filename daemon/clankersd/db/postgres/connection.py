@@ -249,7 +249,8 @@ class PostgresDb(Db):
 
     def _run(self, sql: str, params: Mapping[str, Any]) -> "psycopg.Cursor[tuple[Any, ...]]":
         try:
-            if not params and ("$$" in sql or ";" in sql):
+            if not params and ("$$" in sql or ";" in sql):  # a migration
+                self._has_new_words |= "INTO unindexed_chunks" in sql
                 return self.server.execute(sql)
             statement = translate(sql, params)
             values: list[Any] | None = self._values(statement.parameters, params)
