@@ -105,6 +105,11 @@ class PostgresServer:
             assert time.monotonic() < deadline, "processes of the server did not end"
             time.sleep(0.01)
 
+    @property
+    def path(self) -> str:
+        """The PATH with the server's own pg_dump and pg_restore first."""
+        return f"{self._binaries}:{os.environ['PATH']}"
+
     def url(self, database: str) -> str:
         return f"postgresql://clankers@/{database}?host={self.folder}"
 

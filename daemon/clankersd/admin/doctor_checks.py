@@ -15,7 +15,6 @@ from clankersd import clock, config
 from clankersd.admin.database import find_integrity_errors, find_orphans, table_names
 from clankersd.config import Config, ConfigError
 from clankersd.db import Db, Store
-from clankersd.db.connection import SQLITE_VERSION, has_wal_reset_bug
 from clankersd.db.engine import FullText
 from clankersd.db.errors import RESTORE_HINT
 from clankersd.index import repair
@@ -46,18 +45,6 @@ FULL_TEXTS: dict[FullText, Callable[[Index], Awaitable[None]]] = {
 
 
 # -- the database
-
-
-async def check_sqlite(store: Store) -> Finding:
-    """Check the version of SQLite, and that sqlite-vec is loaded."""
-    vec = store.vec
-    if has_wal_reset_bug(SQLITE_VERSION):
-        text = f"SQLite {SQLITE_VERSION} may lose commits when it restarts its write-ahead log."
-        return Finding("sqlite", "problem", text, "pip install --upgrade apsw, then restart the daemon")
-    if vec.version is None:
-        text = f"SQLite {SQLITE_VERSION} cannot load sqlite-vec: vector search is unavailable ({vec.problem})."
-        return Finding("sqlite", "warning", text, "pip install sqlite-vec, then restart the daemon")
-    return Finding("sqlite", "ok", f"SQLite {SQLITE_VERSION} with sqlite-vec {vec.version}.")
 
 
 async def check_schema(store: Store) -> Finding:

@@ -49,7 +49,9 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
     if index.problem and index.embedder is None:
         raise Conflict(f"there is nothing to build with: {index.problem}")
     if index.wanted.identity.provider != "none" and index.store.vec.version is None:
-        raise Conflict(f"vectors cannot be stored: sqlite-vec is missing ({index.store.vec.problem})")
+        raise Conflict(
+            f"vectors cannot be stored: {index.store.engine.vector_extension} is missing ({index.store.vec.problem})"
+        )
 
     def create_building(db: Db) -> Generation:
         if index.building is not None:

@@ -108,8 +108,10 @@ def create_schema(url: str, schema: str) -> "psycopg.Connection[tuple[Any, ...]]
             f"the role {user} may not create the schema {schema}: as superuser, run "
             f'CREATE SCHEMA "{schema}" AUTHORIZATION "{user}"'
         ) from error
-    with suppress(errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile):
-        raw.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    with suppress(
+        errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile, errors.InvalidSchemaName
+    ):  # not into our schema, which a restore replaces
+        raw.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
     _configure(raw, schema)
     return raw
 
