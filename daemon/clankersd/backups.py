@@ -15,8 +15,8 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.backups import BackupCreate, BackupFile, BackupRestore, Restored
 from clankers_protocol.database_files import (
     SHRUNK_SHARE,
-    copy_database,
     count_texts_without_index,
+    delete_backup,
     describe_backup,
     find_backups,
     list_backups,
@@ -29,6 +29,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.backup import Copy
 from clankersd.db.compact_backup import copy_without_index
+from clankersd.db.errors import SchemaRefused
 from clankersd.memories.transfer import memory_export
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
@@ -63,24 +64,20 @@ async def restore(daemon: "Daemon", request: BackupRestore) -> Restored:
         raise InvalidParams("invalid params: expected an absolute path - at `$.path`")
     if not await anyio.Path(source).is_file():
         raise NotFound(f"there is no file {source}")
-    database = daemon.store.path.resolve()
-    new = database.with_name(f"{database.name}.restoring")
     try:
-        counts = await anyio.to_thread.run_sync(copy_database, source, new)
-        replaced = await daemon.store.replace_database(new)
+        restored = await daemon.store.restore(source)
     except ValueError as error:
         raise InvalidParams(f"invalid params: {error} - at `$.path`") from error
-    finally:
-        for leftover in database.parent.glob(f"{new.name}*"):
-            leftover.unlink(missing_ok=True)
-    log.warning("database restored", backup=str(source), replaced=str(replaced))
+    except SchemaRefused as error:
+        raise Conflict(f"the backup was not restored: {error}") from error
+    log.warning("database restored", backup=str(source), replaced=restored.replaced)
     await daemon.jobs.close_restored()
     daemon.index.wake()
-    rebuilding = count_texts_without_index(counts)
+    rebuilding = count_texts_without_index(restored.rows)
     if rebuilding:
         with suppress(Conflict):  # it runs already
             await daemon.jobs.start("sync", daemon.files.sync)
-    return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None, rebuilding)
+    return Restored(restored.database, str(source), restored.rows["sessions"], restored.replaced, rebuilding)
 
 
 async def make_backup(daemon: "Daemon", progress: Progress, reason: str, copy: Copy | None = None) -> dict[str, Any]:
@@ -91,7 +88,15 @@ async def make_backup(daemon: "Daemon", progress: Progress, reason: str, copy: C
     except OSError as error:  # of the folder; those of the database are RPC errors already
         raise Conflict(f"the backup cannot be written: {error.filename}: {error.strerror}") from error
     made = await anyio.to_thread.run_sync(describe_backup, path)
-    result: dict[str, Any] = {"file": made.name, "path": made.path, "bytes": made.bytes, "rows": made.rows}
+    result: dict[str, Any] = {
+        "file": made.name,
+        "path": made.path,
+        "bytes": made.bytes,
+        "rows": made.rows,
+        "note": None,
+    }
+    if copy is None and (problem := await daemon.store.snapshot_read(daemon.store.engine.full_backup_problem)):
+        result["note"] = f"the index is not in it, because {problem}"
     if made.reason in AUTOMATIC:
         await progress(0, 1, "exporting memories")
         result["memories"] = str(await _write_memories(daemon))
@@ -118,7 +123,7 @@ async def _is_due(daemon: "Daemon") -> bool:
     hours = daemon.config.backup_hours
     if not hours or daemon.store.problem or not await daemon.store.read(_has_data):
         return False
-    made = find_backups(daemon.paths.backups, f"clankers-*-{DAILY}.db")
+    made = find_backups(daemon.paths.backups, f"clankers-*-{DAILY}")
     newest = max((path.stat().st_mtime for path in made), default=None)
     if newest is None:
         return True
@@ -154,5 +159,5 @@ def _delete_obsolete(folder: Path, made: BackupFile, keep: int) -> list[str]:
     obsolete = [Path(backup.path) for backup in select_obsolete(automatic, keep)]
     obsolete += sorted(folder.glob("memory-backup-*.jsonl"), reverse=True)[keep:]
     for path in obsolete:
-        path.unlink(missing_ok=True)
+        delete_backup(path)
     return [path.name for path in obsolete]

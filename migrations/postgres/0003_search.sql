@@ -80,3 +80,7 @@ BEGIN
 END $$;
 CREATE TRIGGER changed_chunks_logged AFTER INSERT ON changed_chunks
     FOR EACH ROW EXECUTE FUNCTION changed_chunks_logged();
+
+-- The words of what is stored already, after this migration was undone.
+INSERT INTO unindexed_chunks (chunk) SELECT id FROM chunks;
+INSERT INTO unindexed_memories (memory) SELECT number FROM memories;

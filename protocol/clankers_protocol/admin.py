@@ -13,6 +13,7 @@ class HealthReport(Wire):
     `degraded` names what does not work although events are stored: vector search, if its model, a library or memory is
     missing. `warnings` name what else needs the owner's attention, each with what to do, and files moved aside or
     rescued. `writeWaitMs` is the wait of the oldest event now, `longestWriteWaitMs` the longest of the last minute.
+    `postgresVersion` and `pgvectorVersion` are those of the server, if the database is on one.
     """
 
     ok: bool
@@ -26,6 +27,8 @@ class HealthReport(Wire):
     warnings: list[str] = field(default_factory=list)
     write_wait_ms: float = 0.0
     longest_write_wait_ms: float = 0.0
+    postgres_version: str | None = None
+    pgvector_version: str | None = None
 
 
 class Health(Method[HealthReport]):
@@ -119,6 +122,8 @@ class StatusReport(Wire):
     subscriptions: int = 0
     counted_at: int | None = None
     retention: RetentionReport | None = None
+    postgres_version: str | None = None
+    pgvector_version: str | None = None
 
 
 class DaemonStatus(Method[StatusReport]):

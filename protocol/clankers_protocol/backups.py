@@ -25,8 +25,22 @@ class BackupFile(Wire):
     problem: str | None = None
 
 
+class DumpManifest(Wire):
+    """What is beside a dump of a PostgreSQL schema: what it was verified to contain when it was made."""
+
+    schema: str
+    server_version: str
+    schema_version: int
+    bytes: int
+    sha256: str
+    rows: dict[str, int]
+
+
 class BackupCreate(Method[JobStarted]):
-    """Make a verified backup of the database, as a job; its result is `{file, path, bytes, rows}`.
+    """Make a verified backup of the database, as a job; its result is `{file, path, bytes, rows, note}`.
+
+    On PostgreSQL it is a dump by pg_dump. Where that program is missing, the backup is a SQLite file without the index,
+    and `note` says why.
 
     With `withoutDerived`, chunks, their full text and vectors are left out. After a restore of such a backup the daemon
     makes them again, which takes a while.
@@ -37,7 +51,7 @@ class BackupCreate(Method[JobStarted]):
 
 
 class Restored(Wire):
-    """Result of a restore: what is in use now, and where the replaced database is.
+    """Result of a restore: what is in use now, and the file or the schema with the replaced database.
 
     `rebuilding` is the number of texts of which the backup has no index; the daemon makes it in the background.
     """
@@ -52,8 +66,8 @@ class Restored(Wire):
 class BackupRestore(Method[Restored]):
     """Replace the database with a copy of a backup while the daemon runs.
 
-    The copy is checked first. Requests wait while the files are swapped. A backup of an earlier version is migrated;
-    one of a later version is refused. The replaced database stays beside the new one.
+    The copy is checked first. Requests wait while the files or schemas are swapped. A backup of an earlier version is
+    migrated; one of a later version is refused. The replaced database stays beside the new one.
     """
 
     method: ClassVar[str] = "backup.restore"

@@ -1,5 +1,9 @@
-"""Files of the database: describe, copy and check a backup, and replace the database so that it is always usable."""
+"""Files of the database: describe, copy and check a backup, and replace the database so that it is always usable.
 
+A backup is a SQLite file, or a dump of a PostgreSQL schema with a manifest beside it.
+"""
+
+import hashlib
 import os
 import re
 import secrets
@@ -10,7 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clankers_protocol.backups import BackupFile
+import msgspec
+
+from clankers_protocol.backups import BackupFile, DumpManifest
 
 if TYPE_CHECKING:
     import apsw
@@ -19,10 +25,11 @@ COMPANIONS = ("-wal", "-shm", "-journal")
 """Files that SQLite keeps beside a database; those of one database must never lie beside another."""
 
 
-BACKUP_NAME = re.compile(r"clankers-(?P<time>\d{8}T\d{12})-(?P<reason>.+)\.db")
+BACKUP_NAME = re.compile(r"clankers-(?P<time>\d{8}T\d{12})-(?P<reason>.+)\.(?:db|dump)")
 SHRUNK_SHARE = 0.5
 """A backup with less than this share of the rows of an earlier one does not replace it."""
 
+DUMP_SUFFIX = ".dump"
 CAPTURED_TABLES = ("sessions", "messages", "tools", "memories", "documents")
 
 
@@ -38,9 +45,8 @@ def describe_backup(path: Path) -> BackupFile:
             made_at = int(datetime.strptime(f"{name['time']}+0000", "%Y%m%dT%H%M%S%f%z").timestamp() * 1000)
     backup = BackupFile(path.name, str(path), made_at, file.st_size, reason)
     try:
-        with closing(_open_immutable(path)) as db:
-            counts = count_rows(db)
-    except apsw.Error as error:
+        counts = count_backup_rows(path)
+    except (apsw.Error, ValueError) as error:
         backup.problem = str(error)
         return backup
     if "sessions" not in counts:
@@ -51,9 +57,35 @@ def describe_backup(path: Path) -> BackupFile:
     return backup
 
 
-def find_backups(folder: Path, pattern: str = "*.db") -> list[Path]:
+def find_backups(folder: Path, stem: str = "*") -> list[Path]:
     """Return the backups in a folder. A pipe, which would block its reader, a device or a broken link is none."""
-    return sorted(path for path in folder.glob(pattern) if path.is_file())
+    return sorted(path for suffix in (".db", DUMP_SUFFIX) for path in folder.glob(stem + suffix) if path.is_file())
+
+
+def delete_backup(path: Path) -> None:
+    """Delete a backup, and its manifest if it has one."""
+    path.unlink(missing_ok=True)
+    manifest_path(path).unlink(missing_ok=True)
+
+
+def manifest_path(dump: Path) -> Path:
+    return dump.with_name(f"{dump.name}.json")
+
+
+def read_manifest(dump: Path) -> DumpManifest:
+    """Return the manifest of a dump; raises ValueError if there is none that fits it."""
+    try:
+        manifest = msgspec.json.decode(manifest_path(dump).read_bytes(), type=DumpManifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"its manifest {manifest_path(dump).name} cannot be read") from error
+    if manifest.bytes != (found := dump.stat().st_size):
+        raise ValueError(f"it has {found:,} bytes instead of {manifest.bytes:,}")
+    return manifest
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def list_backups(folder: Path) -> list[BackupFile]:
@@ -77,14 +109,20 @@ def select_obsolete(backups: Iterable[BackupFile], keep: int) -> list[BackupFile
 
 
 def check_database(path: Path) -> tuple[list[str], dict[str, int]]:
-    """Run SQLite's integrity check on a file that nobody writes; return the problems, and the rows of each table."""
+    """Check every page of a file that nobody writes; return the problems, and the rows of each table.
+
+    A dump is compared with the hash of what was verified when it was made.
+    """
     import apsw  # slow to load
 
     try:
+        if path.suffix == DUMP_SUFFIX:
+            manifest = read_manifest(path)
+            return ["its checksum differs"] if hash_file(path) != manifest.sha256 else [], manifest.rows
         with closing(_open_immutable(path)) as db:
             problems = [str(row[0]) for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
             return problems, count_rows(db)
-    except apsw.Error as error:
+    except (apsw.Error, ValueError) as error:
         return [str(error)], {}
 
 
@@ -100,7 +138,9 @@ def count_texts_without_index(counts: dict[str, int]) -> int:
 
 
 def count_backup_rows(path: Path) -> dict[str, int]:
-    """Count the rows of every table of a backup."""
+    """Count the rows of every table of a backup; raises ValueError or apsw.Error if it cannot be read."""
+    if path.suffix == DUMP_SUFFIX:
+        return read_manifest(path).rows
     with closing(_open_immutable(path)) as db:
         return count_rows(db)
 
@@ -112,6 +152,8 @@ def copy_database(source: Path, new: Path, is_stopped: Callable[[], bool] = lamb
     """
     import apsw  # slow to load
 
+    if source.suffix == DUMP_SUFFIX:
+        raise ValueError(f"{source} is a dump of a PostgreSQL database: set database_url to restore it")
     for leftover in new.parent.glob(f"{new.name}*"):
         leftover.unlink()
     os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -1,6 +1,5 @@
 """The PostgreSQL engine beside SQLite: the same replies, no acknowledged event lost, copies that are equal."""
 
-import re
 import tempfile
 import threading
 import time
@@ -13,6 +12,8 @@ import apsw
 import psycopg
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.documents import finished
+from helpers.engine_script import DAY, fill
 from helpers.postgres import FAST, PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
@@ -24,260 +25,11 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-CHANGING = re.compile(
-    r"^(.*Ms|id|ids|.*Id|score|salience|components|cursor|path|.*[bB]ytes|sizes|.*Seconds|rate|inMemory|lastSync|version|"
-    r"sqlite.*|schema.*|number|storage)$"
-)
-"""Members of replies that differ between two daemons, beside ids and times."""
-
-GENERATED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f-]{21}|[0-9a-f]{32,64}")
-FIRST_TIME = 1_700_000_000_000
-
-DAY = 86_400_000
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     with PostgresServer(**FAST) as started:
         yield started
-
-
-@pytest.fixture
-def both(server: PostgresServer) -> Iterator[dict[str, RawConnection]]:
-    """A connection to a daemon on each engine."""
-    with ExitStack() as stack:
-        connections = {}
-        for engine, environ in (("sqlite", {}), ("postgres", {"CLANKERS_DATABASE_URL": server.new_database()})):
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clk-")))
-            daemon = stack.enter_context(running_daemon(home, HOME=str(home), **environ))
-            connections[engine] = stack.enter_context(daemon.connect(timeout=60))
-        yield connections
-
-
-def comparable(value: Any) -> Any:
-    """A reply without what differs from daemon to daemon."""
-    if isinstance(value, dict):
-        return {key: comparable(one) for key, one in value.items() if not CHANGING.match(key)}
-    if isinstance(value, list):
-        return [comparable(one) for one in value]
-    if isinstance(value, str):
-        return GENERATED.sub("generated", value)
-    if isinstance(value, int) and value > FIRST_TIME:
-        return "time"
-    return round(value, 3) if isinstance(value, float) else value
-
-
-TEXTS = (
-    "the deploy script fails when the registry is unreachable",
-    "retry the connection with exponential backoff and jitter",
-    "parseHttpHeader splits a header at the first colon",
-    "数据库连接超时的时候重试",
-    "the cat sat on the mat and nothing else happened",
-    "a database migration adds a column and an index",
-)
-
-
-def fill(rpc: RawConnection) -> dict[str, str]:
-    """Store something of every kind; returns the ids of what has one."""
-    rpc.call("upsertSession", session={"id": "s1", "title": "Deploy", "projectPath": "/src/shop", "createdAt": DAY})
-    for number, text in enumerate(TEXTS):
-        created = {"role": "user" if number % 2 else "assistant", "createdAt": DAY + number, "promptTokens": number}
-        rpc.call("upsertMessage", message={"id": f"m{number}", "sessionId": "s1", "textContent": text, **created})
-    tool = {"toolName": "Edit", "toolInput": "make", "filePath": "/src/shop/a.py", "success": False}
-    rpc.call("upsertTool", tool={"id": "t1", "sessionId": "s1", "errorMessage": "ENOENT", "createdAt": DAY, **tool})
-    rpc.call("upsertSessionError", sessionError={"id": "e1", "sessionId": "s1", "errorMessage": "boom"})
-    rpc.call("upsertCompactionEvent", compactionEvent={"id": "c1", "sessionId": "s1", "tokensBefore": 10})
-    first = rpc.call("memory.add", content="Deploy keys live in the vault, never in the repository.", tags=["ops"])
-    second = rpc.call("memory.add", content="Backups run at three in the morning.", pinned=True)
-    rpc.call("relation.add", source=first["memory"]["id"], target=second["memory"]["id"], type="RELATED_TO")
-    document = rpc.call(
-        "document.ingest", text="# Runbook\n\nRestart the queue.\n\n## Rollback\n\nUse the tag.", source="r"
-    )
-    skill = rpc.call("skill.create", name="deploy-it", description="How to deploy", instructions="Run make deploy.")
-    action = rpc.call("schedule.create", description="report", schedule="09:00 daily", timezone="UTC")
-    rpc.call("thread.create", chatId="chat", id="thread1", title="A thread")
-    rpc.call("message.store", threadId="thread1", id="tm1", role="user", content="hello from the thread")
-    rpc.call("config.set", namespace="n", key="k", value={"a": [1, None]})
-    entity = rpc.call("entity.upsert", name="Vault", type="technology")
-    settled(rpc)
-    return {
-        "memory": first["memory"]["id"],
-        "document": str(document.get("id") or document["document"]["id"]),
-        "skill": str(skill.get("id") or skill["skill"]["id"]),
-        "action": str(action.get("id") or action["action"]["id"]),
-        "entity": str(entity.get("id") or entity["entity"]["id"]),
-    }
-
-
-READS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("session.list", {}),
-    ("session.get", {"id": "s1"}),
-    ("session.timeline", {"sessionId": "s1"}),
-    ("message.list", {"sessionId": "s1"}),
-    ("session.errors", {"sessionId": "s1"}),
-    ("session.compactions", {"sessionId": "s1"}),
-    ("session.turns", {"sessionId": "s1"}),
-    ("tool.list", {"sessionId": "s1"}),
-    ("file.list", {}),
-    ("file.history", {"path": "/src/shop/a.py"}),
-    ("stats", {}),
-    ("search", {"query": "database connection retry"}),
-    ("search", {"query": "parse header"}),
-    ("search", {"query": "数据库"}),
-    ("search", {"query": "deploy", "mode": "keyword"}),
-    ("search", {"query": "vault keys", "mode": "vector"}),
-    ("search", {"query": "deploy", "project": "/src/shop"}),
-    ("message.search", {"query": "backoff"}),
-    ("memory.list", {}),
-    ("memory.get", {"id": "$memory"}),
-    ("memory.search", {"query": "where are the keys"}),
-    ("memory.history", {"id": "$memory"}),
-    ("memory.related", {"id": "$memory"}),
-    ("memory.stats", {}),
-    ("memory.timeline", {"id": "$memory"}),
-    ("memory.has", {"content": "Backups run at three in the morning."}),
-    ("memory.strength", {"id": "$memory"}),
-    ("memory.context", {"query": "deploy"}),
-    ("memory.export", {"scopes": ["*"]}),
-    ("relation.list", {"memoryId": "$memory"}),
-    ("entity.list", {}),
-    ("entity.get", {"id": "$entity"}),
-    ("document.list", {}),
-    ("document.get", {"id": "$document"}),
-    ("chunk.list", {"documentId": "$document"}),
-    ("chunk.search", {"query": "rollback"}),
-    ("chunk.searchKeyword", {"query": "queue"}),
-    ("skill.list", {}),
-    ("skill.get", {"id": "$skill"}),
-    ("skill.search", {"query": "deploy"}),
-    ("skill.versions", {"id": "$skill"}),
-    ("skill.export", {"id": "$skill"}),
-    ("schedule.list", {}),
-    ("schedule.get", {"id": "$action"}),
-    ("schedule.history", {}),
-    ("schedule.due", {}),
-    ("schedule.find", {"description": "report"}),
-    ("thread.list", {"chatId": "chat"}),
-    ("thread.get", {"id": "thread1"}),
-    ("config.get", {"namespace": "n", "key": "k"}),
-    ("config.list", {"namespace": "n"}),
-    ("project.list", {}),
-    ("project.show", {"project": "/src/shop"}),
-    ("recall.ledger", {}),
-    ("recall.totals", {}),
-    ("recall.totals", {"memoryId": "$memory", "since": 1}),
-    ("recall.recent", {}),
-    ("session.list", {"skipAutomated": True, "skipShort": True, "count": True}),
-    ("tool.search", {"query": "A"}),
-    ("tool.search", {"query": "no_such% thing", "project": "/src/shop", "sessionId": "s1", "since": 1}),
-    ("recall.preview", {"kind": "prompt", "query": "deploy keys"}),
-    ("retention.show", {}),
-    ("retention.count", {}),
-    ("forget.count", {"matching": "vault"}),
-    ("capture.status", {}),
-    ("id.find", {"id": "s1"}),
-    ("index.status", {}),
-    ("model.list", {}),
-    ("graph.neighbors", {"id": "$memory"}),
-    ("query", {"sql": "SELECT id, role FROM messages ORDER BY id"}),
-)
-
-
-CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "memory.update",
-        {"id": "$memory", "content": "Deploy keys live in the vault of the team.", "tags": ["ops", "keys"]},
-    ),
-    ("memory.pin", {"id": "$memory", "pinned": True}),
-    ("memory.reinforce", {"id": "$memory"}),
-    ("memory.deemphasize", {"id": "$memory"}),
-    ("memory.touch", {"ids": ["$memory"]}),
-    ("memory.delete", {"id": "$memory"}),
-    ("memory.restore", {"id": "$memory"}),
-    ("memory.maintain", {}),
-    ("entity.link", {"memoryId": "$memory", "entityId": "$entity"}),
-    ("events.batch", {"events": [{"session": {"id": "s2", "title": "Second"}}, {"message": message("b1", "s2")}]}),
-    ("hook.event", {"harness": "generic", "event": {"message": message("h1", "s2")}}),
-    ("thread.update", {"id": "thread1", "title": "Renamed"}),
-    ("project.rename", {"project": "/src/shop", "name": "Shop"}),
-    ("schedule.enable", {"id": "$action", "enabled": False}),
-    ("skill.update", {"id": "$skill", "description": "How to deploy it"}),
-    ("config.delete", {"namespace": "n", "key": "k"}),
-    ("document.update", {"id": "$document", "title": "Runbook of the team"}),
-    ("session.delete", {"id": "s2"}),
-    ("upsertMessage", {"message": message("m0", "s1", "an updated text about databases")}),
-    ("ensureDb", {}),
-    ("health", {}),
-    ("daemon.status", {}),
-    ("metrics", {}),
-    ("job.list", {}),
-    ("daemon.config", {}),
-    ("getDbPath", {}),
-)
-JOBS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("doctor.check", {}),
-    ("db.check", {}),
-    ("db.vacuum", {}),
-    ("reindex", {}),
-    ("backup.create", {}),
-    ("doctor.repair", {}),
-    ("retention.start", {}),
-    ("forget.start", {"matching": "mat and nothing"}),
-    ("index.sync", {}),
-)
-
-
-def with_ids(params: dict[str, Any], ids: dict[str, str]) -> dict[str, Any]:
-    def replaced(value: Any) -> Any:
-        if isinstance(value, list):
-            return [replaced(one) for one in value]
-        return ids.get(value[1:], value) if isinstance(value, str) and value.startswith("$") else value
-
-    return {name: replaced(value) for name, value in params.items()}
-
-
-def differences(
-    both: dict[str, RawConnection], ids: dict[str, dict[str, str]], calls: tuple[tuple[str, dict[str, Any]], ...]
-) -> dict[str, Any]:
-    """The replies of both engines to calls that they answer differently, or with an internal error."""
-    found = {}
-    for method, params in calls:
-        replies = {}
-        for engine, rpc in both.items():
-            reply = rpc.request(method, with_ids(params, ids[engine]))
-            replies[engine] = comparable(reply.get("result", reply.get("error")))
-        is_internal = any(isinstance(one, dict) and one.get("code") == -32603 for one in replies.values())
-        if is_internal or (method not in DAEMONS_OWN and replies["sqlite"] != replies["postgres"]):
-            found[f"{method} {params}"] = replies
-    return found
-
-
-DAEMONS_OWN = {"ensureDb", "health", "daemon.status", "metrics", "job.list", "daemon.config", "getDbPath"}
-"""Methods that describe the daemon itself."""
-
-
-def test_engines_reply_alike(both: dict[str, RawConnection]) -> None:
-    ids = {engine: fill(rpc) for engine, rpc in both.items()}
-    assert differences(both, ids, READS) == {}
-    assert differences(both, ids, CHANGES) == {}
-    for rpc in both.values():
-        settled(rpc)
-    assert differences(both, ids, READS) == {}
-    for method, params in JOBS:
-        for engine, rpc in both.items():
-            started = rpc.request(method, params)
-            assert "error" not in started, (engine, method, started)
-            if job := (started["result"] or {}).get("jobId"):
-                ended = eventually(lambda job=job, rpc=rpc: finished(rpc, job), f"{method} has ended")  # type: ignore[misc]
-                assert ended["state"] == "done", (engine, method, ended["error"])
-    for rpc in both.values():
-        settled(rpc)
-    assert differences(both, ids, READS) == {}
-
-
-def finished(rpc: RawConnection, job: str) -> dict[str, Any] | None:
-    status = rpc.call("job.status", id=job)
-    return dict(status) if status["state"] != "running" else None
 
 
 def store_until_stopped(daemon: DaemonProcess, name: str, stop: threading.Event, acknowledged: list[str]) -> None:
@@ -312,7 +64,7 @@ def test_killed_server_loses_no_acknowledged_event(home: Path) -> None:
         with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon:
             stop, acknowledged = threading.Event(), list[str]()
             writers = [
-                threading.Thread(target=store_until_stopped, args=(daemon, f"w{n}", stop, acknowledged))
+                threading.Thread(target=store_until_stopped, args=(daemon, f"w{n}", stop, acknowledged), daemon=True)
                 for n in range(4)
             ]
             for writer in writers:
@@ -373,19 +125,15 @@ def test_round_trip_between_engines_is_equal_row_for_row(server: PostgresServer,
     with running_daemon(home, HOME=str(home)) as daemon, daemon.connect() as rpc:
         fill(rpc)
         for _ in range(2):  # the second time, everything is there already
-            job = rpc.call("engine.copy", to=url)["jobId"]
-            ended = eventually(lambda job=job: finished(rpc, job), "the copy has ended")  # type: ignore[misc]
-            assert ended["state"] == "done", ended["error"]
+            finished(rpc, rpc.call("engine.copy", to=url)["jobId"])
     target = home / "back.db"
     with running_daemon(other, HOME=str(other), CLANKERS_DATABASE_URL=url) as daemon, daemon.connect() as rpc:
         settled(rpc)
         assert rpc.call("search", query="database connection retry")["hits"]
         assert rpc.call("memory.search", query="deploy keys")["hits"]
-        job = rpc.call("engine.copy", to=str(target))["jobId"]
-        ended = eventually(lambda: finished(rpc, job), "the copy back has ended")
-        assert ended["state"] == "done", ended["error"]
+        copied = finished(rpc, rpc.call("engine.copy", to=str(target))["jobId"])
     original, back = apsw.Connection(str(home / "clankers/clankers.db")), apsw.Connection(str(target))
-    for table in ended["result"]["rows"]:
+    for table in copied["rows"]:
         if table != "extracted_summaries":  # computed again by the daemon in between
             rows = [sorted(map(repr, db.execute(f"SELECT * FROM {table}"))) for db in (original, back)]
             assert rows[0] == rows[1], table

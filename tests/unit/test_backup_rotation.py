@@ -44,5 +44,5 @@ def test_files_that_are_no_regular_files_are_no_backups(tmp_path: Path) -> None:
     (tmp_path / "clankers-20250103T000000000000-daily.db").symlink_to("/dev/zero")
     (tmp_path / "clankers-20250104T000000000000-daily.db").symlink_to(tmp_path / "nothing")
     (tmp_path / "clankers-20250105T000000000000-daily.db").mkdir()
-    assert find_backups(tmp_path, "clankers-*-daily.db") == [real]
+    assert find_backups(tmp_path, "clankers-*-daily") == [real]
     assert [one.name for one in list_backups(tmp_path)] == [real.name]

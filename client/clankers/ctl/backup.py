@@ -23,6 +23,7 @@ from clankers_protocol.database_files import (
     copy_database,
     count_backup_rows,
     count_texts_without_index,
+    delete_backup,
     describe_backup,
     list_backups,
     replace_database,
@@ -73,7 +74,8 @@ def create(ctl: Ctl, without_derived: bool) -> None:
       clankers-ctl backup create --json | jq -r .path
     """
     job = run_job_or_exit(ctl, BackupCreate(without_derived))
-    ctl.report(job.result, f"Made {job.result['path']} ({format_bytes(job.result['bytes'])}).")
+    note = f" Note: {job.result['note']}." if job.result.get("note") else ""
+    ctl.report(job.result, f"Made {job.result['path']} ({format_bytes(job.result['bytes'])}).{note}")
 
 
 @backup.command(name="list")
@@ -186,7 +188,7 @@ def prune(ctl: Ctl, keep: int, dry_run: bool, yes: bool) -> None:
         if not yes:
             confirm(f"Delete {plural(len(obsolete), 'backup')}?", abort=True)
         for one in obsolete:
-            Path(one.path).unlink(missing_ok=True)
+            delete_backup(Path(one.path))
     ctl.report(
         {"deleted": [one.name for one in obsolete], "dryRun": dry_run},
         f"{'Would delete' if dry_run else 'Deleted'} {plural(len(obsolete), 'backup')} and free {freed}.",

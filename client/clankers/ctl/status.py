@@ -65,8 +65,11 @@ def _print_state(report: StatusReport | HealthReport) -> None:
 
 
 def _versions(report: StatusReport | HealthReport) -> str:
-    vec = f"sqlite-vec {report.sqlite_vec_version}" if report.sqlite_vec_version else "no sqlite-vec"
     ours = f"clankersd {report.version}, protocol {report.protocol}, schema {report.schema_version}"
+    if report.postgres_version:
+        vec = f"pgvector {report.pgvector_version}" if report.pgvector_version else "no pgvector"
+        return f"{ours}, PostgreSQL {report.postgres_version}, {vec}"
+    vec = f"sqlite-vec {report.sqlite_vec_version}" if report.sqlite_vec_version else "no sqlite-vec"
     return f"{ours}, SQLite {report.sqlite_version}, {vec}"
 
 

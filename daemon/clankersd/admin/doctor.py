@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clankers_protocol.admin import Diagnosis, DoctorCheck, DoctorRepair, Finding, JobStarted
@@ -24,7 +25,6 @@ class Check:
 
 
 CHECKS = (
-    Check("sqlite", lambda daemon: checks.check_sqlite(daemon.store)),
     Check(
         "schema", lambda daemon: checks.check_schema(daemon.store), lambda daemon: checks.create_missing(daemon.store)
     ),
@@ -64,7 +64,8 @@ CHECKS = (
 @handles(DoctorCheck)
 async def check(daemon: "Daemon", request: DoctorCheck) -> JobStarted:
     async def work(progress: Progress) -> Diagnosis:
-        return Diagnosis([await _run_check(daemon, each) async for each in _each_check(progress)], [])
+        findings = await _check_engine(daemon)
+        return Diagnosis(findings + [await _run_check(daemon, each) async for each in _each_check(progress)], [])
 
     return JobStarted(await daemon.jobs.start("doctor", work))
 
@@ -72,7 +73,7 @@ async def check(daemon: "Daemon", request: DoctorCheck) -> JobStarted:
 @handles(DoctorRepair)
 async def repair_all(daemon: "Daemon", request: DoctorRepair) -> JobStarted:
     async def work(progress: Progress) -> Diagnosis:
-        diagnosis = Diagnosis([], [])
+        diagnosis = Diagnosis(await _check_engine(daemon), [])
         async for each in _each_check(progress):
             finding = await _run_check(daemon, each)
             if each.repair is not None and finding.repairable:
@@ -82,6 +83,14 @@ async def repair_all(daemon: "Daemon", request: DoctorRepair) -> JobStarted:
         return diagnosis
 
     return JobStarted(await daemon.jobs.start("doctor", work))
+
+
+async def _check_engine(daemon: "Daemon") -> list[Finding]:
+    store = daemon.store
+    try:
+        return await store.snapshot_read(partial(store.engine.findings, vec=store.vec))
+    except RpcError as error:
+        return [Finding("engine", "problem", f"The check failed: {error.message}", "clankers-ctl health")]
 
 
 async def _each_check(progress: Progress) -> AsyncIterator[Check]:

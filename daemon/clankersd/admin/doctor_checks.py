@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from clankers_protocol.admin import Finding
@@ -14,7 +15,6 @@ from clankersd import clock, config
 from clankersd.admin.database import find_integrity_errors, find_orphans, table_names
 from clankersd.config import Config, ConfigError
 from clankersd.db import Db, Store
-from clankersd.db.connection import SQLITE_VERSION, has_wal_reset_bug
 from clankersd.db.engine import FullText
 from clankersd.db.errors import RESTORE_HINT
 from clankersd.index import repair
@@ -47,18 +47,6 @@ FULL_TEXTS: dict[FullText, Callable[[Index], Awaitable[None]]] = {
 # -- the database
 
 
-async def check_sqlite(store: Store) -> Finding:
-    """Check the version of SQLite, and that sqlite-vec is loaded."""
-    vec = store.vec
-    if has_wal_reset_bug(SQLITE_VERSION):
-        text = f"SQLite {SQLITE_VERSION} may lose commits when it restarts its write-ahead log."
-        return Finding("sqlite", "problem", text, "pip install --upgrade apsw, then restart the daemon")
-    if vec.version is None:
-        text = f"SQLite {SQLITE_VERSION} cannot load sqlite-vec: vector search is unavailable ({vec.problem})."
-        return Finding("sqlite", "warning", text, "pip install sqlite-vec, then restart the daemon")
-    return Finding("sqlite", "ok", f"SQLite {SQLITE_VERSION} with sqlite-vec {vec.version}.")
-
-
 async def check_schema(store: Store) -> Finding:
     """Check that no table, index or trigger is missing."""
     missing = await store.snapshot_read(lambda db: db.engine.missing_objects(db))
@@ -74,7 +62,7 @@ async def create_missing(store: Store) -> list[str]:
     """Create the indexes, triggers and views that are missing."""
     missing = await store.snapshot_read(lambda db: db.engine.missing_objects(db))
     for sql in missing.values():
-        await store.write(partial(Db.execute, sql=sql))
+        await store.write(methodcaller("execute", sql=sql))
     return [f"created the {kind} {name}" for kind, name in missing]
 
 
@@ -101,7 +89,7 @@ async def rebuild_damaged_indexes(store: Store) -> list[str]:
     """Rebuild the indexes of the damaged tables."""
     damaged = await store.snapshot_read(_damaged)
     for table in damaged:
-        await store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
+        await store.write(methodcaller("execute", sql=f'REINDEX "{table}"'))
     return [f"rebuilt the indexes of {table}" for table in damaged]
 
 

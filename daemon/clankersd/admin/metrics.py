@@ -3,7 +3,6 @@
 import os
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clankers_protocol.errors import StorageUnavailable
@@ -68,21 +67,17 @@ def _measure_daemon(daemon: "Daemon") -> list[Metric]:
         _number("clankers_spool_files", "Spooled events that wait for the daemon.", len(spooled)),
         _number("clankers_spool_bytes", "Size of the spooled events.", sum(spooled)),
         _number("clankers_spool_rejected_files", "Spooled events that could not be stored.", daemon.spool.rejected),
-        _number("clankers_database_bytes", "Size of the database file.", _file_size(store.path)),
-        _number(
-            "clankers_wal_bytes",
-            "Size of the write-ahead log.",
-            _file_size(store.path.with_name(store.path.name + "-wal")),
-        ),
     ]
 
 
 def _measure_database(db: Db) -> list[Metric]:
-    free = db.engine.measure(db).free
+    sizes = db.engine.measure(db)
     to_chunk = db.value("SELECT count(*) FROM index_backlog")
     to_embed = db.value("SELECT count(*) FROM index_queue")
     return [
-        _number("clankers_database_free_bytes", "Part of the database that a vacuum would release.", free),
+        _number("clankers_database_bytes", "Size of the database.", sizes.database),
+        _number("clankers_wal_bytes", "Size of the write-ahead log.", sizes.wal),
+        _number("clankers_database_free_bytes", "Part of the database that a vacuum would release.", sizes.free),
         _number("clankers_chunk_backlog", "Texts that are not chunked yet.", to_chunk),
         _number("clankers_embed_backlog", "Chunks without a vector.", to_embed),
     ]
@@ -99,10 +94,3 @@ def _histogram(name: str, description: str, histogram: Histogram) -> Metric:
 
 def _buckets(histogram: Histogram) -> Buckets:
     return Buckets(list(histogram.bounds), list(histogram.counts), histogram.total)
-
-
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

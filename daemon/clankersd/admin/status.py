@@ -31,7 +31,6 @@ from clankers_protocol.reference import openrpc
 from clankersd.capture import lost_events
 from clankersd.config import ConfigError, write_setting
 from clankersd.db import Db
-from clankersd.db.connection import SQLITE_VERSION
 from clankersd.forgetting.retention import describe, is_configured
 from clankersd.wire.rpc import handles
 
@@ -52,8 +51,7 @@ async def health(daemon: "Daemon", request: Health) -> HealthReport:
         ok=problem is None,
         version=daemon.version,
         protocol=PROTOCOL,
-        sqlite_version=SQLITE_VERSION,
-        sqlite_vec_version=daemon.store.vec.version,
+        **store.versions(),
         schema_version=daemon.store.schema_version,
         problem=problem,
         degraded=daemon.index.degraded,
@@ -90,8 +88,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         version=daemon.version,
         protocol=PROTOCOL,
         python_version=platform.python_version(),
-        sqlite_version=SQLITE_VERSION,
-        sqlite_vec_version=store.vec.version,
+        **store.versions(),
         schema_version=store.schema_version,
         pid=os.getpid(),
         uptime_seconds=round(time.monotonic() - daemon.started, 1),

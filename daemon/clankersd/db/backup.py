@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +24,16 @@ SPARE_BYTES = 64 * 1024 * 1024
 """Disk space that a backup leaves free for events."""
 
 Copy = Callable[[Db, Path, Callable[[], bool]], None]
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """A restored backup: the database, the rows of each table, and the file or schema with the replaced database."""
+
+    database: str
+    rows: dict[str, int]
+    replaced: str | None
+
 
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 

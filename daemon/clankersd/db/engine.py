@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clankers_protocol.admin import Finding
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from clankersd.db.backup import Copy
-    from clankersd.db.connection import Db
+    from clankersd.db.connection import Db, Extension
     from clankersd.db.store import Store
 
 OFFSET_BITS = 13
@@ -57,6 +59,9 @@ class Engine(ABC):
 
     name: str
     """Name of the folder with its migrations."""
+
+    vector_extension: str
+    """Name of the extension for vectors."""
 
     migrations_table: str
     """SQL that creates the table of applied migrations unless it exists."""
@@ -200,9 +205,17 @@ class Engine(ABC):
     ) -> Path:
         """Make a verified backup of the committed data in `folder`, and return its file."""
 
+    def full_backup_problem(self, db: "Db") -> str | None:
+        """Return the reason why backups are made without the index; None if they have it."""
+        return None
+
     @abstractmethod
     async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
         """Erase what deleting leaves behind in the files of the database."""
+
+    @abstractmethod
+    def findings(self, db: "Db", vec: "Extension") -> list[Finding]:
+        """Check the engine itself: its version, extensions and rights, and what only it knows of."""
 
     @abstractmethod
     def missing_objects(self, db: "Db") -> dict[tuple[str, str], str]:

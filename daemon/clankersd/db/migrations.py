@@ -68,7 +68,7 @@ def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = No
     Raises SchemaRefused for a database whose migrations this program does not know.
     """
     migrations = bundled(db.engine.name) if migrations is None else migrations
-    _refuse_unknown_schema(db, migrations)
+    refuse_unknown_schema(db, migrations)
     before = version(db)
     pending = [migration for migration in migrations if migration.version > before]
     original = before == 0 and db.engine.name == "sqlite" and is_original(db)
@@ -97,7 +97,7 @@ def roll_back(db: Db, backups: Path, backup: Path | None = None) -> MigrationRun
 
 def last_applied(db: Db) -> Migration:
     """Return the migration that a rollback undoes; raises SchemaRefused if it cannot be undone."""
-    _refuse_unknown_schema(db, bundled(db.engine.name))
+    refuse_unknown_schema(db)
     before = version(db)
     last = next((migration for migration in bundled(db.engine.name) if migration.version == before), None)
     if last is None or last.down is None:
@@ -112,8 +112,10 @@ def migrated_in_memory() -> Db:
     return new
 
 
-def _refuse_unknown_schema(db: Db, migrations: tuple[Migration, ...]) -> None:
-    checksums = {migration.version: migration.checksum for migration in migrations}
+def refuse_unknown_schema(db: Db, migrations: tuple[Migration, ...] | None = None) -> None:
+    """Raise SchemaRefused if a migration was applied that this program does not have."""
+    known = bundled(db.engine.name) if migrations is None else migrations
+    checksums = {migration.version: migration.checksum for migration in known}
     if version(db) == 0:
         return
     for row in db.fetch("SELECT version, name, checksum FROM _migrations ORDER BY version"):

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import apsw
 import msgspec
 
+from clankers_protocol.admin import Finding
 from clankersd.db import fts
 from clankersd.db.engine import (
     HEADER,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from clankersd.db.backup import Copy
-    from clankersd.db.connection import Db
+    from clankersd.db.connection import Db, Extension
     from clankersd.db.store import Store
 
 HASH_BYTES = 16 * 1024 * 1024
@@ -99,6 +100,7 @@ _connections_with_function: WeakSet[apsw.Connection] = WeakSet()
 
 class SqliteEngine(Engine):
     name = "sqlite"
+    vector_extension = "sqlite-vec"
     migrations_table = """
         CREATE TABLE IF NOT EXISTS _migrations (
             version    INTEGER PRIMARY KEY,
@@ -221,6 +223,18 @@ class SqliteEngine(Engine):
     def integrity_errors(self, db: "Db", table: str) -> list[str]:
         verdicts = [row["integrity_check"] for row in db.fetch(f'PRAGMA integrity_check("{table}")')]
         return [text for text in verdicts if text != "ok"]
+
+    def findings(self, db: "Db", vec: "Extension") -> list[Finding]:
+        from clankersd.db.connection import has_wal_reset_bug  # which imports this module
+
+        version = apsw.sqlite_lib_version()
+        if has_wal_reset_bug(version):
+            text = f"SQLite {version} may lose commits when it restarts its write-ahead log."
+            return [Finding("sqlite", "problem", text, "pip install --upgrade apsw, then restart the daemon")]
+        if vec.version is None:
+            text = f"SQLite {version} cannot load sqlite-vec: vector search is unavailable ({vec.problem})."
+            return [Finding("sqlite", "warning", text, "pip install sqlite-vec, then restart the daemon")]
+        return [Finding("sqlite", "ok", f"SQLite {version} with sqlite-vec {vec.version}.")]
 
     def missing_objects(self, db: "Db") -> dict[tuple[str, str], str]:
         from clankersd.db.migrations import migrated_in_memory  # which imports this module

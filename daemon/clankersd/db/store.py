@@ -16,13 +16,14 @@ import apsw
 import structlog
 
 from clankers_protocol.admin import Rows
-from clankers_protocol.database_files import replace_database
+from clankers_protocol.database_files import copy_database, replace_database
 from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.cancellation import current_cancellation
 from clankersd.db import fts, migrations, wal
-from clankersd.db.backup import Copy
+from clankersd.db.backup import Copy, Restoration
 from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import (
+    SQLITE_VERSION,
     Connection,
     Db,
     Extension,
@@ -109,6 +110,10 @@ class Store:
     def warnings(self) -> list[str]:
         """Files that were moved aside or saved and that the owner should look at, each in a sentence."""
         return self._guard.warnings
+
+    def versions(self) -> dict[str, Any]:
+        """Return the versions of the engine and of its extension for vectors, as `health` names them."""
+        return {"sqlite_version": SQLITE_VERSION, "sqlite_vec_version": self.vec.version}
 
     # -- for features
 
@@ -273,6 +278,18 @@ class Store:
         await self.open()
         self._serving_connection()
         return True
+
+    async def restore(self, source: Path) -> Restoration:
+        """Put a copy of a backup in the place of the database; raises ValueError if it cannot be restored."""
+        database = self.path.resolve()
+        new = database.with_name(f"{database.name}.restoring")
+        try:
+            rows = await anyio.to_thread.run_sync(copy_database, source, new)
+            replaced = await self.replace_database(new)
+        finally:
+            for leftover in database.parent.glob(f"{new.name}*"):
+                leftover.unlink(missing_ok=True)
+        return Restoration(str(database), rows, str(replaced) if replaced else None)
 
     async def replace_database(self, new: Path) -> Path | None:
         """Put a checked copy in the place of the database and open it; return where the replaced one is.

@@ -1,6 +1,7 @@
 """Ingest many documents as a job. They are stored in `ingest_items` first, so that a crash loses none."""
 
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -103,7 +104,7 @@ async def _ingest_batches(daemon: "Daemon", batches: list[str], progress: Progre
                 with anyio.CancelScope(shield=True):
                     await _delete_batch(daemon.store, batch)
             raise
-        for row in await daemon.store.read(partial(Db.fetch, sql=_SELECT_OUTCOMES, params={"batch": batch})):
+        for row in await daemon.store.read(methodcaller("fetch", sql=_SELECT_OUTCOMES, params={"batch": batch})):
             if row["outcome"] == "failed":
                 result["failed"].append({name: row[name] for name in ("position", "source", "error")})
             else:

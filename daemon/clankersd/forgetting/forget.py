@@ -13,7 +13,7 @@ import anyio.to_thread
 import structlog
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.database_files import list_backups
+from clankers_protocol.database_files import delete_backup, list_backups
 from clankers_protocol.documents import DocumentDelete
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetSelection, ForgetStart
@@ -297,5 +297,5 @@ async def _replace_backups(daemon: "Daemon", progress: Progress) -> list[str]:
     old += [*folder.glob("memory-backup-*.jsonl"), *list_copies(daemon.store.path)]
     await make_backup(daemon, progress, "after-forgetting")
     for path in old:
-        path.unlink(missing_ok=True)
+        delete_backup(path)
     return [path.name for path in old]

@@ -103,7 +103,7 @@ class Index:
         if self.live is None:
             return "the database is not open"
         if self.store.vec.version is None:
-            return f"sqlite-vec is missing ({self.store.vec.problem})"
+            return f"{self.store.engine.vector_extension} is missing ({self.store.vec.problem})"
         if self.embedder is None:
             return self.problem or "the embedder is set to none"
         if difference := self.live.model_differs_from(self.wanted):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from operator import methodcaller
 
 import anyio
 import structlog
@@ -49,7 +49,9 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
     if index.problem and index.embedder is None:
         raise Conflict(f"there is nothing to build with: {index.problem}")
     if index.wanted.identity.provider != "none" and index.store.vec.version is None:
-        raise Conflict(f"vectors cannot be stored: sqlite-vec is missing ({index.store.vec.problem})")
+        raise Conflict(
+            f"vectors cannot be stored: {index.store.engine.vector_extension} is missing ({index.store.vec.problem})"
+        )
 
     def create_building(db: Db) -> Generation:
         if index.building is not None:
@@ -189,7 +191,7 @@ async def _rechunk_all(index: Index, files: FileSync, progress: Progress) -> Non
     for name, kind in TEXT_KINDS.items():
         if kind.select_ids:
             done, params = 0, {"after": "", "limit": TEXTS_PER_READ}
-            while rows := await index.store.read(partial(Db.fetch, sql=kind.select_ids, params=params)):
+            while rows := await index.store.read(methodcaller("fetch", sql=kind.select_ids, params=params)):
                 await rechunk(index, [(name, row["id"]) for row in rows])
                 done += len(rows)
                 params["after"] = rows[-1]["id"]

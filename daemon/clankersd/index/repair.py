@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from functools import partial
+from operator import methodcaller
 
 from clankersd.db import Db
 from clankersd.db.engine import FullText
@@ -92,9 +93,11 @@ def find_orphans(db: Db) -> Orphans:
 async def remove_orphans(index: Index, orphans: Orphans) -> None:
     """Delete chunks without an owner, with their full text and vectors."""
     for ids in _batches(orphans.chunks):
-        delete = partial(Db.execute, sql=f"DELETE FROM chunks WHERE id IN ({_IDS})", params={"ids": json.dumps(ids)})
+        delete = methodcaller(
+            "execute", sql=f"DELETE FROM chunks WHERE id IN ({_IDS})", params={"ids": json.dumps(ids)}
+        )
         await index.store.write(delete, bulk=True)
-    await index.store.write(partial(Db.execute, sql=f"DELETE {_ORPHANED_QUEUE_ENTRIES}"))
+    await index.store.write(methodcaller("execute", sql=f"DELETE {_ORPHANED_QUEUE_ENTRIES}"))
 
 
 def find_unchunked(db: Db) -> Unchunked:
@@ -151,7 +154,7 @@ async def repair_vectors(index: Index, generation: Generation, mismatches: Vecto
     """Queue chunks that have no vector, and delete vectors that have no chunk."""
     for ids in _batches(mismatches.chunks):
         params = {"generation": generation.id, "ids": json.dumps(ids)}
-        await index.store.write(partial(Db.execute, sql=_QUEUE, params=params), bulk=True)
+        await index.store.write(methodcaller("execute", sql=_QUEUE, params=params), bulk=True)
     for ids in _batches(mismatches.vectors):
         await index.store.write(partial(vectors.remove, generation=generation, chunks=ids), bulk=True)
     index.vectors_removed(generation, mismatches.vectors)

@@ -62,6 +62,7 @@ _FILE = """
     SELECT file_id, chunking, max(end_line) AS line_count FROM chunks
     WHERE file_id = (SELECT id FROM files WHERE path = :path AND source = 'memory') AND chunking = (
         SELECT chunking FROM index_generations WHERE state = 'live' ORDER BY id DESC LIMIT 1)
+    GROUP BY file_id, chunking
 """
 
 
@@ -86,7 +87,7 @@ async def recall_lines(daemon: "Daemon", request: RecallLines) -> FileLines:
 
     def read(db: Db) -> FileLines:
         file = db.fetch_one(_FILE, {"path": request.path})
-        if file is None or file["file_id"] is None:
+        if file is None:
             raise NotFound(f"no indexed file with the path {request.path}")
         params = {"file": file["file_id"], "chunking": file["chunking"], "start": start, "end": start + count}
         chunks = db.tuples(_FILE_CHUNKS, params)

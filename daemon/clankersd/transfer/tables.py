@@ -84,7 +84,7 @@ class Table:
 
     @cached_property
     def count(self) -> str:
-        return f"SELECT count(*) FROM {self.joined or self.name}"
+        return f"SELECT count(*) FROM {(self.joined or self.name).partition(' ORDER BY ')[0]}"
 
     @cached_property
     def by_key(self) -> str:

@@ -3,18 +3,17 @@
 import fcntl
 import os
 import shutil
-import sqlite3
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from clankers.ctl.formatting import format_bytes, format_duration, plural
 from clankers.spool import MAX_SPOOL_BYTES
 from clankers_protocol.admin import Finding, StatusReport
 from clankers_protocol.capture import LostEvents
-from clankers_protocol.database_files import find_backups
+from clankers_protocol.database_files import describe_backup, find_backups
 from clankers_protocol.paths import Paths
 
 REPAIR = "clankers-ctl doctor --repair"
@@ -114,8 +113,9 @@ def tighten_permissions(paths: Paths) -> list[str]:
 def _check_backups(paths: Paths, status: StatusReport | None) -> Finding:
     """Check that the newest backup is recent, readable and not empty."""
     create = "clankers-ctl backup create; clankers-ctl config show says how often the daemon makes one (backup_hours)"
-    backups = sorted(find_backups(paths.backups, "clankers-*.db"), key=lambda path: path.stat().st_mtime)
-    if not backups and (not paths.database.exists() or (status and status.counts.get("sessions") == 0)):
+    backups = sorted(find_backups(paths.backups, "clankers-*"), key=lambda path: path.stat().st_mtime)
+    is_empty = status.counts.get("sessions") == 0 if status else not paths.database.exists()
+    if not backups and is_empty:
         return Finding("backups", "ok", "There is nothing to back up yet.")
     if not backups and status and status.uptime_seconds < FIRST_BACKUP_SECONDS:
         return Finding("backups", "ok", "There is no backup yet. The daemon makes the first one within a few minutes.")
@@ -124,17 +124,15 @@ def _check_backups(paths: Paths, status: StatusReport | None) -> Finding:
     newest = backups[-1]
     age = max(time.time() - newest.stat().st_mtime, 0)
     finding = f"{newest.name} is {format_duration(age)} old and {format_bytes(_file_bytes(newest))} large"
-    try:
-        with closing(sqlite3.connect(f"{newest.as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-            sessions = int(db.execute("SELECT count(*) FROM sessions").fetchone()[0])
-    except sqlite3.Error as error:
-        finding = f"The newest backup cannot be used: {newest} ({error})."
+    described = describe_backup(newest)
+    if described.problem:
+        finding = f"The newest backup cannot be used: {newest} ({described.problem})."
         return Finding("backups", "problem", finding, f"rm {newest}")
-    if not sessions:
+    if not described.sessions:
         return Finding("backups", "warning", f"{finding}, but has no sessions.", create)
     if age > OLD_BACKUP_SECONDS:
         return Finding("backups", "warning", f"{finding}.", create)
-    return Finding("backups", "ok", f"{finding}, with {plural(sessions, 'session')}.")
+    return Finding("backups", "ok", f"{finding}, with {plural(described.sessions, 'session')}.")
 
 
 def _check_replaced_files(paths: Paths) -> Finding:

@@ -108,8 +108,10 @@ def create_schema(url: str, schema: str) -> "psycopg.Connection[tuple[Any, ...]]
             f"the role {user} may not create the schema {schema}: as superuser, run "
             f'CREATE SCHEMA "{schema}" AUTHORIZATION "{user}"'
         ) from error
-    with suppress(errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile):
-        raw.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    with suppress(
+        errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile, errors.InvalidSchemaName
+    ):  # not into our schema, which a restore replaces
+        raw.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
     _configure(raw, schema)
     return raw
 
@@ -249,7 +251,8 @@ class PostgresDb(Db):
 
     def _run(self, sql: str, params: Mapping[str, Any]) -> "psycopg.Cursor[tuple[Any, ...]]":
         try:
-            if not params and ("$$" in sql or ";" in sql):
+            if not params and ("$$" in sql or ";" in sql):  # a migration
+                self._has_new_words |= "INTO unindexed_chunks" in sql
                 return self.server.execute(sql)
             statement = translate(sql, params)
             values: list[Any] | None = self._values(statement.parameters, params)

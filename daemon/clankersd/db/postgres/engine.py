@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from clankers_protocol.admin import Finding
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, DatabaseSizes, Engine, FullText
 from clankersd.db.postgres.words import (
     EXTRA_POSITION,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from clankersd.db.backup import Copy
-    from clankersd.db.connection import Db
+    from clankersd.db.connection import Db, Extension
     from clankersd.db.store import Store
 
 HNSW_BUILD = "m = 16, ef_construction = 64"
@@ -71,9 +72,12 @@ _ADDED = f"""
     GROUP BY chunk ORDER BY chunk
 """
 _SIZES = """
-    SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) FROM pg_class
-    WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+    SELECT coalesce(sum(pg_total_relation_size(relid)), 0),
+        coalesce(sum(pg_table_size(relid) * n_dead_tup / greatest(n_live_tup + n_dead_tup, 1)), 0)
+    FROM pg_stat_user_tables WHERE schemaname = current_schema()
 """
+"""Bytes of all tables with their indexes, and of the deleted rows in them by the server's statistics."""
+
 _FOREIGN_KEYS = """
     SELECT conname, conrelid::regclass::text, confrelid::regclass::text,
         (SELECT attname FROM pg_attribute WHERE attrelid = conrelid AND attnum = conkey[1]),
@@ -90,6 +94,7 @@ _CREATE = re.compile(r"CREATE (?:UNIQUE )?(TABLE|INDEX|TRIGGER) (\w+)[^;]*;")
 
 class PostgresEngine(Engine):
     name = "postgres"
+    vector_extension = "pgvector"
     migrations_table = """
         CREATE TABLE IF NOT EXISTS _migrations (
             version    bigint PRIMARY KEY,
@@ -209,7 +214,8 @@ class PostgresEngine(Engine):
         return True
 
     def measure(self, db: "Db") -> DatabaseSizes:
-        return DatabaseSizes(database=int(db.value(_SIZES)), wal=0, free=0)
+        [(database, free)] = db.tuples(_SIZES)
+        return DatabaseSizes(int(database), wal=0, free=int(free))  # the log of the server is that of all its databases
 
     def table_names(self, db: "Db") -> list[str]:
         return sorted(name for (name,) in db.tuples(_OBJECTS["table"]))
@@ -234,6 +240,11 @@ class PostgresEngine(Engine):
                 f"AND NOT EXISTS (SELECT 1 FROM {other} AS other WHERE other.{referenced} = own.{column})"
             )
         return [key for (key,) in keys]
+
+    def findings(self, db: "Db", vec: "Extension") -> list[Finding]:
+        from clankersd.db.postgres.checks import check_server  # which imports the connection, and that this module
+
+        return check_server(db, vec)
 
     def missing_objects(self, db: "Db") -> dict[tuple[str, str], str]:
         from clankersd.db.migrations import bundled  # which imports the engines
@@ -310,10 +321,15 @@ class PostgresEngine(Engine):
         is_stopped: "Callable[[], bool]" = lambda: False,
         copy: "Copy | None" = None,
     ) -> Path:
-        """Copy everything but the index into a SQLite file, which every clankers can open."""
+        """Dump the schema; with a `copy`, or without pg_dump, copy all but the index into a SQLite file."""
         from clankersd.db.postgres.backup import back_up  # which imports the migrations, and they this module
 
-        return back_up(db, folder, reason, is_stopped)
+        return back_up(db, folder, reason, is_stopped, without_index=copy is not None)
+
+    def full_backup_problem(self, db: "Db") -> str | None:
+        from clankersd.db.postgres.dump import find_problem
+
+        return find_problem(db)
 
     async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
         tables = await store.read(self.table_names)

@@ -17,7 +17,8 @@ import structlog
 from clankers_protocol.admin import Rows
 from clankers_protocol.errors import Conflict, DeadlineExceeded, QueryRefused
 from clankersd.db import migrations
-from clankersd.db.connection import Db, Extension
+from clankersd.db.backup import Restoration
+from clankersd.db.connection import SQLITE_VERSION, Db, Extension
 from clankersd.db.errors import (
     STORAGE_ERRORS,
     FileGone,
@@ -28,6 +29,7 @@ from clankersd.db.errors import (
 )
 from clankersd.db.file_guard import FileGuard
 from clankersd.db.group_commit import Change, Outcome, commit_together
+from clankersd.db.postgres.backup import restore_aside, swap_schemas
 from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
 from clankersd.db.postgres.engine import PostgresEngine
 from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
@@ -42,10 +44,12 @@ MAX_COMMIT_TRIES = 4
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {milliseconds}"
 _LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
-_HOLDER = """
+_HOLDERS = """
     SELECT coalesce(client_addr::text, 'this machine') FROM pg_locks JOIN pg_stat_activity USING (pid)
-    WHERE locktype = 'advisory' AND pid <> pg_backend_pid() AND classid = hashtext('clankersd')::oid LIMIT 1
+    WHERE locktype = 'advisory' AND pid <> pg_backend_pid() AND database = datid AND datname = current_database()
+      AND classid = hashtext('clankersd')::oid AND objid = hashtext(current_schema())::oid
 """
+"""Machines with another daemon on this schema."""
 
 log = structlog.get_logger(component="store")
 
@@ -82,9 +86,14 @@ class PostgresStore(Store):
         self._url = url
         self._schema = schema
         self._is_shared = is_shared
+        self._server_version: str | None = None
         self._idle: list[psycopg.Connection[Any]] = []
         self._reading: set[psycopg.Connection[Any]] = set()
         self._reads = anyio.CapacityLimiter(MAX_READS)
+
+    def versions(self) -> dict[str, Any]:
+        found = {"postgres_version": self._server_version, "pgvector_version": self.vec.version}
+        return found | {"sqlite_version": SQLITE_VERSION, "sqlite_vec_version": None}
 
     async def read(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
         """Return the result of `query` on the committed data; no statement of it may take longer than `seconds`."""
@@ -139,12 +148,36 @@ class PostgresStore(Store):
         self._serving_connection()
         return False
 
-    async def replace_database(self, new: Path) -> Path | None:
-        """Refuse: other programs may use the server's database too."""
-        raise Conflict(
-            "a backup is not put in the place of a database on a server: stop the daemon and run "
-            "clankers-ctl engine copy with the backup and the URL of an empty schema"
-        )
+    async def restore(self, source: Path) -> Restoration:
+        """Restore a backup into a schema of its own, and put that in the place of the one in use.
+
+        Events are stored in the old schema until the two are swapped; requests that come meanwhile wait.
+        """
+        if others := await self._open_connection().run(lambda db: db.tuples(_HOLDERS)):
+            hosts = ", ".join(host for (host,) in others)
+            raise Conflict(f"other daemons (on {hosts}) use the schema {self._schema}: stop them first")
+        rows = await anyio.to_thread.run_sync(restore_aside, self._url, self._schema, source, self.backups)
+        if self._reopened is not None:
+            await self._reopened.wait()
+        reopened = self._reopened = anyio.Event()
+        try:
+            with anyio.CancelScope(shield=True):
+                while self.queue.size:
+                    await self._commit_waiting()
+                server = await anyio.to_thread.run_sync(connect, self._url, self._schema)
+                try:
+                    replaced = await anyio.to_thread.run_sync(swap_schemas, server, self._schema)
+                finally:
+                    server.close()
+                await self._close_connection()
+                while self._idle:
+                    self._idle.pop().close()
+                await self.open()
+        finally:
+            self._reopened = None
+            reopened.set()
+        self._serving_connection()
+        return Restoration(f"schema {self._schema}", rows, f"schema {replaced}")
 
     async def set_durability(self, durability: str) -> None:
         self._durability = durability
@@ -179,13 +212,14 @@ class PostgresStore(Store):
         with db.transaction():  # one daemon after another migrates
             db.execute("SELECT pg_advisory_xact_lock(hashtext('clankersd migration'), hashtext(current_schema()))")
             if not db.value(_LOCK.format(suffix="_shared" if self._is_shared else "")):
-                holder = db.value(_HOLDER)
+                holder = db.value(_HOLDERS)
                 raise SchemaRefused(
                     f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
                     "database_schema, or set database_shared = true for all of them"
                 )
         db.is_shared = self._is_shared
         self._set_synchronous_commit(db)
+        self._server_version = str(db.value("SHOW server_version")).partition(" ")[0]
         self.vec = find_vector_extension(db)
         if self.vec.problem:
             log.warning("pgvector is missing", problem=self.vec.problem)

@@ -1,0 +1,70 @@
+"""Checks of the server for `doctor`, each with the one command that helps."""
+
+from clankers_protocol.admin import Finding
+from clankersd.db.connection import Db, Extension
+from clankersd.db.postgres.dump import find_problem
+
+MIN_DEAD_ROWS, MAX_DEAD_SHARE = 10_000, 0.5
+"""Deleted rows that a table may have, and their share of its rows, before a vacuum is advised."""
+
+_NOT_OWNED = """
+    SELECT relname, pg_get_userbyid(relowner) FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'v', 'S')
+      AND NOT pg_has_role(current_user, relowner, 'USAGE') ORDER BY relname
+"""
+_BLOATED = """
+    SELECT relname, n_dead_tup FROM pg_stat_user_tables
+    WHERE schemaname = current_schema() AND n_dead_tup > :rows AND n_dead_tup > :share * (n_live_tup + n_dead_tup)
+    ORDER BY n_dead_tup DESC
+"""
+_LEFTOVERS = r"""
+    SELECT nspname FROM pg_namespace WHERE nspname ~ ('^' || current_schema() || '_(replaced_\d{8}t\d{6}|restoring)$')
+    ORDER BY nspname
+"""
+
+
+def check_server(db: Db, vec: Extension) -> list[Finding]:
+    """Check versions, rights, tools for backups, space that deleted rows take, and schemas that restores left."""
+    return [_check_versions(db, vec), _check_rights(db), _check_dumps(db), _check_bloat(db), _check_leftovers(db)]
+
+
+def _check_versions(db: Db, vec: Extension) -> Finding:
+    version = f"PostgreSQL {str(db.value('SHOW server_version')).partition(' ')[0]}"
+    if vec.version is None:
+        text = f"{version} has no vectors, so search is by keyword only: {vec.problem}."
+        return Finding("postgresql", "warning", text, "then restart the daemon")
+    return Finding("postgresql", "ok", f"{version} with pgvector {vec.version}.")
+
+
+def _check_rights(db: Db) -> Finding:
+    role, schema = db.tuples("SELECT current_user, current_schema()")[0]
+    if not db.value("SELECT has_schema_privilege(current_schema(), 'CREATE')"):
+        text = f"The role {role} may not create tables in the schema {schema}: migrations and reindexing will fail."
+        return Finding("rights", "problem", text, f'as its owner, run GRANT ALL ON SCHEMA "{schema}" TO "{role}"')
+    if others := db.tuples(_NOT_OWNED):
+        table, owner = others[0]
+        text = f"The role {role} does not own {table} and {len(others) - 1:,} other tables: migrations will fail."
+        return Finding("rights", "problem", text, f'as superuser, run GRANT "{owner}" TO "{role}"')
+    return Finding("rights", "ok", f"The role {role} has all rights on the schema {schema}.")
+
+
+def _check_dumps(db: Db) -> Finding:
+    if problem := find_problem(db):
+        return Finding("dumps", "warning", f"Backups have no index, because {problem}.", "clankers-ctl backup create")
+    return Finding("dumps", "ok", "pg_dump can make full backups.")
+
+
+def _check_bloat(db: Db) -> Finding:
+    if bloated := db.tuples(_BLOATED, {"rows": MIN_DEAD_ROWS, "share": MAX_DEAD_SHARE}):
+        named = ", ".join(f"{name} ({count:,})" for name, count in bloated)
+        text = f"Most rows of some tables are deleted ones whose space is not free yet: {named}."
+        return Finding("bloat", "warning", text, "clankers-ctl db vacuum; check that autovacuum runs on the server")
+    return Finding("bloat", "ok", "Deleted rows take little space.")
+
+
+def _check_leftovers(db: Db) -> Finding:
+    names = [name for (name,) in db.tuples(_LEFTOVERS)]
+    if names:
+        text = f"Restores left the schemas {', '.join(names)}, which take space."
+        return Finding("replaced schemas", "warning", text, f'in psql: DROP SCHEMA "{names[0]}" CASCADE')
+    return Finding("replaced schemas", "ok", "No restore left a schema.")
