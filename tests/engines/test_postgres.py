@@ -306,7 +306,7 @@ def test_killed_server_loses_no_acknowledged_event(home: Path) -> None:
         with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon:
             stop, acknowledged = threading.Event(), list[str]()
             writers = [
-                threading.Thread(target=store_until_stopped, args=(daemon, f"w{n}", stop, acknowledged))
+                threading.Thread(target=store_until_stopped, args=(daemon, f"w{n}", stop, acknowledged), daemon=True)
                 for n in range(4)
             ]
             for writer in writers:

@@ -99,6 +99,10 @@ class PostgresServer:
         for child in map(int, children):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+        for child in children:  # a server does not start while one of them still has the shared memory
+            with suppress(FileNotFoundError, ProcessLookupError):
+                while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    time.sleep(0.005)
 
     def url(self, database: str) -> str:
         return f"postgresql://clankers@/{database}?host={self.folder}"

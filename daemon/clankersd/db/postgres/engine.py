@@ -103,10 +103,11 @@ class PostgresEngine(Engine):
         return tokenizer()
 
     def index_words(self, db: "Db") -> None:
-        chunks = [(row[0], chunk_words(*row[1:])) for row in db.tuples(_DUE_CHUNKS)]
-        _store_words(db, "chunks_fts", chunks)
-        memories = [(row[0], text_words(row[1:])) for row in db.tuples(_DUE_MEMORIES)]
-        _store_words(db, "memories_fts", memories)
+        """Index the texts of the tables that the transaction has stored some in."""
+        tables: set[str] = db.has_new_words  # type: ignore[attr-defined]
+        for table in tables:
+            _index_due(db, f"{table}_fts")
+        tables.clear()
 
     def count_texts(self, db: "Db", index: str, stem: str) -> int:
         table, _ = _TABLES[index]
@@ -143,7 +144,7 @@ class PostgresEngine(Engine):
     def rebuild(self, db: "Db", index: FullText) -> None:
         db.execute(f"DELETE FROM {_TABLES[index.name][0]}")
         db.execute(f"INSERT INTO {_PENDING[index.name]} SELECT {index.key} FROM {index.content} ON CONFLICT DO NOTHING")
-        self.index_words(db)
+        _index_due(db, index.name)
 
     def clear_words(self, db: "Db") -> None:
         db.execute("DELETE FROM chunk_words")
@@ -285,7 +286,7 @@ class PostgresEngine(Engine):
                     "INSERT INTO unindexed_memories SELECT number FROM memories "
                     "WHERE number NOT IN (SELECT memory FROM memory_words) ON CONFLICT DO NOTHING"
                 )
-                self.index_words(db)
+                _index_due(db, "memories_fts")
 
     def insert_rows(self, db: "Db", table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
         places = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
@@ -321,6 +322,15 @@ class PostgresEngine(Engine):
             await progress(number, len(tables), f"vacuuming {table}")
             await store.run_exclusive(lambda db, name=table: db.execute(f"VACUUM {name}"))  # type: ignore[misc]
         await progress(len(tables), len(tables))
+
+
+def _index_due(db: "Db", index: str) -> None:
+    """Index the texts that are listed as not indexed yet."""
+    if index == "chunks_fts":
+        rows = [(row[0], chunk_words(*row[1:])) for row in db.tuples(_DUE_CHUNKS)]
+    else:
+        rows = [(row[0], text_words(row[1:])) for row in db.tuples(_DUE_MEMORIES)]
+    _store_words(db, index, rows)
 
 
 def _store_words(db: "Db", index: str, rows: list[tuple[int, str]]) -> None:

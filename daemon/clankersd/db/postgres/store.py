@@ -30,6 +30,7 @@ from clankersd.db.file_guard import FileGuard
 from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
 from clankersd.db.postgres.engine import PostgresEngine
+from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
 from clankersd.metrics import timed_part
 
@@ -40,7 +41,7 @@ SNAPSHOT_SECONDS = 3600.0
 MAX_COMMIT_TRIES = 4
 """Times that a commit is tried, if writes of another daemon on the same schema stand in its way."""
 
-_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {milliseconds}"
+_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
 _HOLDER = """
     SELECT coalesce(client_addr::text, 'this machine') FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -82,8 +83,8 @@ class PostgresStore(Store):
         self._url = url
         self._schema = schema
         self._is_shared = is_shared
-        self._idle: list[psycopg.Connection[Any]] = []
-        self._reading: set[psycopg.Connection[Any]] = set()
+        self._idle: list[ServerConnection] = []
+        self._reading: set[ServerConnection] = set()
         self._reads = anyio.CapacityLimiter(MAX_READS)
 
     async def read(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
@@ -230,21 +231,28 @@ class PostgresStore(Store):
 
     def _read_in_thread(self, query: Callable[[Db], T], seconds: float) -> T:
         """Run `query` in a read-only transaction on a connection of the pool."""
-        begin = _BEGIN_READ.format(milliseconds=max(1, int(seconds * 1000)))
-        raw = self._idle.pop() if self._idle else connect(self._url, self._schema)
-        try:
-            PostgresDb(raw).execute(begin)
-        except ServerGone:  # closed while it was idle
-            raw = connect(self._url, self._schema)
-            PostgresDb(raw).execute(begin)
-        self._reading.add(raw)
-        try:
-            return query(PostgresDb(raw))
-        finally:
-            self._reading.discard(raw)
-            if not raw.closed:
-                raw.execute("ROLLBACK")
-                self._idle.append(raw)
+        timeout = f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"
+        while True:
+            is_reused = bool(self._idle)
+            raw = self._idle.pop() if is_reused else connect(self._url, self._schema)
+            self._reading.add(raw)
+            try:
+                raw.begin(_BEGIN_READ)
+                raw.send(timeout)
+                result = query(PostgresDb(raw))
+                raw.end("ROLLBACK")
+            except ServerGone:
+                if not is_reused:  # otherwise it was closed while it was idle
+                    raise
+            except psycopg.Error as error:
+                raise PostgresDb(raw).as_known(error) from error
+            else:
+                return result
+            finally:
+                self._reading.discard(raw)
+                if not raw.closed:
+                    raw.roll_back()
+                    self._idle.append(raw)
 
 
 def _to_json(value: Any) -> Any:
