@@ -93,16 +93,17 @@ class PostgresServer:
     def kill(self) -> None:
         """Kill the server as a crash does: all its processes end, nothing is written."""
         assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)  # it starts no more of them
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         self.process.kill()
         self.process.wait(READY_WITHIN)
         for child in map(int, children):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        for child in children:  # a server does not start while one of them still has the shared memory
-            with suppress(FileNotFoundError, ProcessLookupError):
-                while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                    time.sleep(0.005)
+        deadline = time.monotonic() + READY_WITHIN
+        while any(Path(f"/proc/{child}").exists() for child in children):  # a new server refuses to start beside them
+            assert time.monotonic() < deadline, "processes of the server did not end"
+            time.sleep(0.01)
 
     def url(self, database: str) -> str:
         return f"postgresql://clankers@/{database}?host={self.folder}"

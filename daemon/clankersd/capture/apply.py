@@ -104,12 +104,13 @@ _MESSAGE_RULES = {
     "completed_at": GIVEN,
     "metadata": GIVEN,
 }
-_MESSAGE_COLUMNS = ("id", "session_id", "role", "created_at")
-_MESSAGE = upsert("messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES)
+_MESSAGE_COLUMNS = ("id", "session_id", "role", "created_at", "is_chunked")
+_STORED_MESSAGE = (*_MESSAGE_COLUMNS[:-1], "EXISTS (SELECT 1 FROM chunks WHERE message_id = messages.id)")
+_MESSAGE = upsert("messages", insert=_FIRST_SEEN, returning=_STORED_MESSAGE, **_MESSAGE_RULES)
 
 # A hook reports an answer when it is complete; the transcript knows when it began.
 _MESSAGE_FROM_TRANSCRIPT = upsert(
-    "messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES | {"created_at": GIVEN}
+    "messages", insert=_FIRST_SEEN, returning=_STORED_MESSAGE, **_MESSAGE_RULES | {"created_at": GIVEN}
 )
 _TOOL = upsert(
     "tools",

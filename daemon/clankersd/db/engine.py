@@ -41,6 +41,28 @@ class FullText:
 
 
 @dataclass(frozen=True)
+class HnswOptions:
+    """Parameters of an HNSW index: links of each vector, and candidates during its build and in a search."""
+
+    m: int = 16
+    ef_construction: int = 64
+    ef_search: int = 100
+
+
+DEFAULT_HNSW = HnswOptions()
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The server that a store is on; without a URL it is a file."""
+
+    url: str = ""
+    schema: str = ""
+    is_shared: bool = False
+    hnsw: HnswOptions = DEFAULT_HNSW
+
+
+@dataclass(frozen=True)
 class DatabaseSizes:
     """Bytes of the database, of its write-ahead log, and of the part that a vacuum would release."""
 

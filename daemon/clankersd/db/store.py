@@ -207,6 +207,9 @@ class Store:
         """Run the owner's SQL on the server; None if it is to be run on the database file, in a process of its own."""
         return None
 
+    async def index_vectors(self, table: str, dims: int) -> None:
+        """Build the index of a table of vectors beside the writes, if the engine has one and it is missing."""
+
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` alone in the connection's thread, outside any transaction: for vacuum, checks, migrations."""
 

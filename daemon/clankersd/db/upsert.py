@@ -19,8 +19,8 @@ HIGHEST = "MAX(COALESCE(:{column}, {table}.{column}), COALESCE({table}.{column},
 def upsert(table: str, insert: dict[str, str] | None = None, returning: tuple[str, ...] = (), **rules: str) -> str:
     """Build the statement that inserts a row by its `id`, or updates the stored one by each column's rule.
 
-    `insert` holds SQL for the columns of a new row that are not simply the new value; `returning` names the columns
-    of the stored row to return.
+    `insert` holds SQL for the columns of a new row that are not simply the new value; `returning` is SQL for
+    the columns of the stored row to return.
     """
     expressions = insert or {}
     columns = ["id", *rules]

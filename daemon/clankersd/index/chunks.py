@@ -23,7 +23,7 @@ _INSERT_TEMPLATE = """
     INSERT INTO chunks (chunk_id, chunking, source, {owner}, session_id, turn, role, position,
                         start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at,
                         scope, project)
-    VALUES (:chunk_id, :chunking, :source, :owner, :session_id, :turn, :role, :position,
+    VALUES (:chunk_id, :chunking, :source, :owner, :session_id, {turn}, :role, :position,
             :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at,
             :scope, (SELECT number FROM projects WHERE id = {project}))
 """
@@ -38,7 +38,16 @@ _PROJECT_OF: dict[OwnerColumn, str] = {
     "(SELECT document_id FROM document_chunks WHERE id = :owner))",
     "skill_id": "NULL",
 }
-_INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner, project=_PROJECT_OF[owner]) for owner in OWNERS}
+# A message's position in its conversation, the same in every chunking; other owners have none.
+_TURN_OF_MESSAGE = """coalesce(
+    :turn, (SELECT turn FROM chunks WHERE message_id = :owner LIMIT 1),
+    (SELECT coalesce(max(turn), 0) + 1 FROM chunks WHERE session_id = :session_id))"""
+_INSERT = {
+    owner: _INSERT_TEMPLATE.format(
+        owner=owner, project=_PROJECT_OF[owner], turn=_TURN_OF_MESSAGE if owner == "message_id" else ":turn"
+    )
+    for owner in OWNERS
+}
 QUARTER_HOUR_MS = 15 * 60 * 1000
 """In every time zone a day begins at a quarter of an hour of UTC."""
 
@@ -49,7 +58,6 @@ _UPDATE_PLACE = (
     f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in _PLACE_COLUMNS.split(', '))} WHERE id = :id"
 )
 _IN_IDS = "id IN (SELECT value FROM json_each(:ids))"
-_NEXT_TURN = "SELECT coalesce(max(turn), 0) + 1 FROM chunks WHERE session_id = :session_id"
 
 
 @dataclass(frozen=True)
@@ -134,20 +142,22 @@ def add_tools_to_backlog(db: Db) -> None:
     )
 
 
-def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None = None) -> bool:
+def replace_chunks(
+    db: Db, owner: Owner, chunked: ChunkedText, limit: int | None = None, is_new: bool = False
+) -> bool:  # fmt: skip
     """Make `chunked` the owner's chunks. A chunk whose text is unchanged stays, and its vector with it.
 
-    At most `limit` new chunks are stored. Return whether all of them are.
+    At most `limit` new chunks are stored. Return whether all of them are. An owner that `is_new` has none yet.
     """
     params = {"owner": owner.value, "chunking": chunked.chunking.number}
     from_owner = f"FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
     # Nearly always nothing is stored yet, and this query is much cheaper.
-    if limit is None and not db.value(f"SELECT 1 {from_owner} LIMIT 1", params):
+    if limit is None and (is_new or not db.value(f"SELECT 1 {from_owner} LIMIT 1", params)):
         if chunked.chunks:
             append_chunks(db, owner, chunked, 0, len(chunked.chunks))
         return True
     stored = db.fetch(f"SELECT id, turn, hash, header, {_PLACE_COLUMNS} {from_owner} ORDER BY position", params)
-    turn = stored[0]["turn"] if stored else _turn_of(db, owner)
+    turn = stored[0]["turn"] if stored else None
     changes = _compare(stored, [_row(owner, chunked, position, turn) for position in range(len(chunked.chunks))])
     if changes.removed:
         db.execute(f"DELETE FROM chunks WHERE {_IN_IDS}", {"ids": json.dumps(changes.removed)})
@@ -173,9 +183,8 @@ def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
 
 def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count: int) -> None:
     """Store `count` chunks from position `start` on, where none are stored yet."""
-    turn = _turn_of(db, owner)
     for position in range(start, min(start + count, len(chunked.chunks))):
-        db.execute(_INSERT[owner.column], _row(owner, chunked, position, turn))
+        db.execute(_INSERT[owner.column], _row(owner, chunked, position, None))
     db.before_commit(index_full_text)
 
 
@@ -199,16 +208,6 @@ def _compare(stored: list[Row], rows: list[Row]) -> _Changes:
             moved.append((old, row))
     removed = [old["id"] for unmatched in by_hash.values() for old in unmatched]
     return _Changes(removed, moved, added)
-
-
-def _turn_of(db: Db, owner: Owner) -> int | None:
-    """Return a message's position in its conversation; other owners have none."""
-    if owner.column != "message_id":
-        return None
-    turn = db.value("SELECT turn FROM chunks WHERE message_id = :owner LIMIT 1", {"owner": owner.value})
-    if turn is not None:
-        return int(turn)  # the same in every chunking
-    return int(db.value(_NEXT_TURN, {"session_id": owner.session_id}))
 
 
 def _row(owner: Owner, chunked: ChunkedText, position: int, turn: int | None) -> Row:

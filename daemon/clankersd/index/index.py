@@ -20,6 +20,8 @@ MAX_INLINE_CHARS = 50_000
 """A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""
 
 MAX_SPEAKERS = 1000
+INDEX_SECONDS = 10.0
+"""Time between two checks whether the vectors are many enough for an index."""
 
 log = structlog.get_logger(component="index")
 
@@ -211,6 +213,21 @@ class Index:
         if self.live is not None and self.vector_problem and self.building is None:
             await self.store.run_exclusive(self.attach)
         self.wake()
+
+    async def index_vectors(self, generation: Generation) -> None:
+        """Have the engine index the vectors of a generation, once they are many."""
+        if generation.identity.dims is not None and not self.store.problem:
+            await self.store.index_vectors(generation.vector_table, generation.identity.dims)
+
+    async def index_live_vectors(self) -> None:
+        """Index the vectors of the live generation for as long as the daemon runs."""
+        while True:
+            try:
+                if self.live is not None:
+                    await self.index_vectors(self.live)
+            except Exception:
+                log.exception("vectors not indexed")
+            await anyio.sleep(INDEX_SECONDS)
 
     async def load_mirror(self) -> None:
         """Load the live vectors into memory, in several reads so that events can be stored in between."""

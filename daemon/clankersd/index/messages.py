@@ -24,14 +24,17 @@ ERROR_END_CHARACTERS = 400
 
 
 def index_message(db: Db, message: dict[str, Any], chunked: list[ChunkedText] | None) -> None:
-    """Make a message searchable by keywords, in the transaction that has stored it as this row."""
+    """Make a message searchable by keywords, in the transaction that has stored it as this row.
+
+    `is_chunked` in the row is False if it has no chunks yet.
+    """
     if chunked is None:
         add_to_backlog(db, "message", message["id"])
     elif message["role"] in NOT_INDEXED_ROLES:
         index_role(db, message["id"], message["role"])
     else:
         for text in chunked:
-            replace_chunks(db, _message_owner(message), text)
+            replace_chunks(db, _message_owner(message), text, is_new=not message["is_chunked"])
 
 
 def index_role(db: Db, message_id: str, role: str | None) -> None:

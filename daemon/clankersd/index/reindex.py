@@ -244,6 +244,7 @@ async def _publish(index: Index) -> dict[str, int]:
         row = await index.store.read(lambda db: db.fetch_one(_COUNT_FAILED, params))
         if row and row["chunks"] and row["failed"] >= row["chunks"]:  # the old index is better
             raise Conflict(f"the model made no vector for any of the {row['chunks']:,} chunks: {row['error']}")
+    await index.index_vectors(building)
     live, chunks, failed = await index.store.write(publish)
     index.rebuild_error = None
     index.live, index.building, index.mirror = live, None, None

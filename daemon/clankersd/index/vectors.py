@@ -66,8 +66,10 @@ class LabelSet:
 
 def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> None:
     """Store vectors of chunks that still exist."""
+    sql = "SELECT chunks.id FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+    existing = {row[0] for row in db.tuples(sql, {"ids": json.dumps([chunk for chunk, _ in rows])})} if rows else ()
     for chunk, embedding in rows:
-        if db.value("SELECT 1 FROM chunks WHERE id = :id", {"id": chunk}):
+        if chunk in existing:
             db.engine.insert_vector(db, generation.vector_table, chunk, embedding)
 
 

@@ -5,6 +5,7 @@ Values come back as SQLite returns them: booleans as 0 and 1, JSON as text, vect
 
 import os
 import re
+import struct
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -17,15 +18,17 @@ import psycopg
 from psycopg import RawCursor, errors
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper, Loader
+from psycopg.pq import Format
 from psycopg.raw_cursor import RawServerCursor
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from clankersd.db.commit_priority import begin_disk_write
 from clankersd.db.connection import Connection, Db
+from clankersd.db.engine import DEFAULT_HNSW, HnswOptions
 from clankersd.db.errors import SchemaRefused, ServerGone
 from clankersd.db.postgres.dialect import translate
-from clankersd.db.postgres.engine import PostgresEngine
+from clankersd.db.postgres.engine import PostgresEngine, StoredVector
 from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.postgres.words import to_tsquery
 from clankersd.metrics import metrics
@@ -36,9 +39,6 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5
 STREAMED_ROWS = 500
 MIN_SERVER_VERSION = 150000
-HNSW_SEARCH = 100
-"""Candidates that a search of the HNSW index keeps: recall@10 is 0.99 (docs/scaling.md)."""
-
 _NOTHING: Mapping[str, Any] = {}
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _VECTOR_TYPE = """
@@ -83,19 +83,30 @@ class _TextLoader(Loader):
         return bytes(data).decode()
 
 
+class _VectorDumper(Dumper):
+    """A vector as pgvector receives it: number of dimensions, 0, and 32-bit floats, highest byte first."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: bytes) -> Buffer:
+        floats = array("f", obj)
+        floats.byteswap()
+        return struct.pack("!hh", len(floats), 0) + floats.tobytes()
+
+
 class _VectorLoader(Loader):
     def load(self, data: Buffer) -> bytes:
         return array("f", msgspec.json.decode(bytes(data), type=list[float])).tobytes()
 
 
-def connect(url: str, schema: str) -> ServerConnection:
+def connect(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> ServerConnection:
     """Connect to the server; the tables and functions of `schema` are found first."""
     raw = _connect(url)
-    _configure(raw, schema)
+    _configure(raw, schema, hnsw)
     return raw
 
 
-def create_schema(url: str, schema: str) -> ServerConnection:
+def create_schema(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> ServerConnection:
     """Connect to the server, and create the schema and the extension for vectors unless they are there."""
     if not _SCHEMA.fullmatch(schema):
         raise SchemaRefused(f"{schema!r} is no name for a schema: use small letters, digits and _")
@@ -113,7 +124,7 @@ def create_schema(url: str, schema: str) -> ServerConnection:
         ) from error
     with suppress(errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile):
         raw.execute("CREATE EXTENSION IF NOT EXISTS vector")
-    _configure(raw, schema)
+    _configure(raw, schema, hnsw)
     return raw
 
 
@@ -131,7 +142,7 @@ def _connect(url: str) -> ServerConnection:
         raise ServerGone(f"the database server cannot be reached: {_first_line(error)}") from error
 
 
-def _configure(raw: ServerConnection, schema: str) -> None:
+def _configure(raw: ServerConnection, schema: str, hnsw: HnswOptions) -> None:
     adapters = raw.adapters
     dumpers: dict[type, type[Dumper]] = {str: _TextDumper, int: Int8Dumper}
     for kind, dumper in dumpers.items():
@@ -144,12 +155,13 @@ def _configure(raw: ServerConnection, schema: str) -> None:
     path = [f'"{schema}"', "pg_catalog"]
     if vector is not None:
         adapters.register_loader(vector[0], _VectorLoader)
+        adapters.register_dumper(StoredVector, type("VectorDumper", (_VectorDumper,), {"oid": vector[0]}))
         path.append(f'"{vector[1]}"')
     settings = {
         "search_path": ", ".join(path),
         "client_min_messages": "warning",
         "TimeZone": _time_zone(),
-        "hnsw.ef_search": str(HNSW_SEARCH),
+        "hnsw.ef_search": str(hnsw.ef_search),
         "hnsw.iterative_scan": "relaxed_order",  # or a filter that few vectors pass would leave results out
     }
     for name, value in settings.items():

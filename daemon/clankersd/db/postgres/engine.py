@@ -2,7 +2,6 @@
 
 import json
 import re
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
     from clankersd.db.connection import Db
     from clankersd.db.store import Store
 
-HNSW_BUILD = "m = 16, ef_construction = 64"
-MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
-"""Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
+MAX_COMPARED = 20_000
+"""Up to this many eligible vectors are all compared, in some 20 ms: of few that pass a filter, HNSW misses more."""
 
 INDEX_TABLES = frozenset(
     {"chunk_words", "memory_words", "unindexed_chunks", "unindexed_memories", "moved_chunks", "changed_chunks"}
@@ -86,6 +84,10 @@ _OBJECTS = {
     "trigger": "SELECT DISTINCT trigger_name FROM information_schema.triggers WHERE trigger_schema = current_schema()",
 }
 _CREATE = re.compile(r"CREATE (?:UNIQUE )?(TABLE|INDEX|TRIGGER) (\w+)[^;]*;")
+
+
+class StoredVector(bytes):
+    """The 32-bit floats of a vector, to be bound as a value of the type vector."""
 
 
 class PostgresEngine(Engine):
@@ -164,12 +166,6 @@ class PostgresEngine(Engine):
             f"CREATE TABLE {table} (rowid bigint PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE, "
             f"embedding vector({dims}) NOT NULL)"
         )
-        if dims <= MAX_INDEXED_DIMS:
-            indexed = "embedding vector_cosine_ops"
-        else:
-            indexed = f"(embedding::halfvec({dims})) halfvec_cosine_ops"
-        if dims <= MAX_INDEXED_HALF_DIMS:
-            db.execute(f"CREATE INDEX {table}_nearest ON {table} USING hnsw ({indexed}) WITH ({HNSW_BUILD})")
         db.execute(f"CREATE VIEW {table}_rowids AS SELECT rowid FROM {table}")
 
     def drop_vectors(self, db: "Db", table: str) -> None:
@@ -179,18 +175,21 @@ class PostgresEngine(Engine):
         db.execute(
             f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding::vector) "
             "ON CONFLICT (rowid) DO UPDATE SET embedding = excluded.embedding",
-            {"id": chunk, "embedding": _vector(embedding)},
+            {"id": chunk, "embedding": StoredVector(embedding)},
         )
 
     def nearest(
         self, db: "Db", table: str, query: bytes, k: int, eligible: str, params: dict[str, Any]
     ) -> list[tuple[int, float]]:
         """Search the HNSW index, further until `k` eligible chunks are found; or compare all, if these are few."""
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM ({eligible}) AS eligible LIMIT {MAX_COMPARED + 1}) AS counted"
+        is_exact = db.value(counted, params) <= MAX_COMPARED
+        order = "distance + 0" if is_exact else "embedding <=> :query::vector"  # the index does not know a sum
         sql = (
-            f"SELECT rowid, embedding <=> :query::vector AS distance FROM {table} "
-            f"WHERE rowid IN ({eligible}) ORDER BY embedding <=> :query::vector LIMIT :k"
+            f"SELECT rowid, distance FROM (SELECT rowid, embedding, embedding <=> :query::vector AS distance "
+            f"FROM {table} WHERE rowid IN ({eligible})) AS found ORDER BY {order} LIMIT {k}"
         )
-        rows = db.tuples(sql, params | {"query": _vector(query), "k": k})
+        rows = db.tuples(sql, params | {"query": StoredVector(query)})
         return sorted(((rowid, 1.0 - distance) for rowid, distance in rows), key=lambda row: -row[1])
 
     def log_moved_chunks(self, db: "Db") -> None:
@@ -342,10 +341,6 @@ def _store_words(db: "Db", index: str, rows: list[tuple[int, str]]) -> None:
 def _exactly(stem: str) -> str:
     """Return the tsquery of one stem."""
     return "'" + stem.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _vector(embedding: bytes) -> str:
-    return json.dumps(array("f", embedding).tolist())
 
 
 def _decode(occurrences: str) -> list[int]:

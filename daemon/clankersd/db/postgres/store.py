@@ -18,6 +18,7 @@ from clankers_protocol.admin import Rows
 from clankers_protocol.errors import Conflict, DeadlineExceeded, QueryRefused
 from clankersd.db import migrations
 from clankersd.db.connection import Db, Extension
+from clankersd.db.engine import ServerOptions
 from clankersd.db.errors import (
     STORAGE_ERRORS,
     FileGone,
@@ -30,6 +31,7 @@ from clankersd.db.file_guard import FileGuard
 from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
 from clankersd.db.postgres.engine import PostgresEngine
+from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MIN_INDEXED_VECTORS, build_index
 from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
 from clankersd.metrics import timed_part
@@ -77,12 +79,11 @@ class PostgresStore(Store):
 
     engine = PostgresEngine()
 
-    def __init__(self, url: str, schema: str, is_shared: bool, path: Path, backups: Path, durability: str) -> None:
+    def __init__(self, server: ServerOptions, path: Path, backups: Path, durability: str) -> None:
         super().__init__(path, backups, durability)
         self._guard = ServerGuard(path, backups)
-        self._url = url
-        self._schema = schema
-        self._is_shared = is_shared
+        self._url, self._schema, self._is_shared, self._hnsw = server.url, server.schema, server.is_shared, server.hnsw
+        self._indexed_vectors: set[str] = set()
         self._idle: list[ServerConnection] = []
         self._reading: set[ServerConnection] = set()
         self._reads = anyio.CapacityLimiter(MAX_READS)
@@ -152,6 +153,19 @@ class PostgresStore(Store):
         if self._connection is not None:
             await self._connection.run(self._set_synchronous_commit)
 
+    async def index_vectors(self, table: str, dims: int) -> None:
+        """Build the HNSW index of a table with many vectors; few are compared faster than they are indexed."""
+        if table in self._indexed_vectors or dims > MAX_INDEXED_HALF_DIMS:
+            return
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {MIN_INDEXED_VECTORS}) AS counted"
+        if await self.read(lambda db: db.value(counted)) < MIN_INDEXED_VECTORS:
+            return
+        started = time.monotonic()
+        connect_again = partial(connect, self._url, self._schema, self._hnsw)
+        if await anyio.to_thread.run_sync(build_index, connect_again, table, dims, self._hnsw):
+            log.info("vectors indexed", table=table, seconds=round(time.monotonic() - started, 1))
+        self._indexed_vectors.add(table)
+
     async def close(self) -> None:
         self._is_closing = True
         for raw in list(self._reading):
@@ -161,7 +175,7 @@ class PostgresStore(Store):
             self._idle.pop().close()
 
     async def _open(self) -> None:
-        connection = PostgresConnection(partial(create_schema, self._url, self._schema))
+        connection = PostgresConnection(partial(create_schema, self._url, self._schema, self._hnsw))
         await connection
         try:
             migration = await connection.run(self._prepare_server)
@@ -234,7 +248,7 @@ class PostgresStore(Store):
         timeout = f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"
         while True:
             is_reused = bool(self._idle)
-            raw = self._idle.pop() if is_reused else connect(self._url, self._schema)
+            raw = self._idle.pop() if is_reused else connect(self._url, self._schema, self._hnsw)
             self._reading.add(raw)
             try:
                 raw.begin(_BEGIN_READ)
