@@ -357,7 +357,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "subscriptions": daemon.hub.run,
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
-        "index vectors": daemon.index.index_live_vectors,
+        "follow": daemon.index.follow_store,
         "chunk": partial(backlog.process_backlog, daemon.index),
         "rebuild": daemon.rebuilder.run,
         "sweep": partial(reindex.sweep_periodically, daemon.index),

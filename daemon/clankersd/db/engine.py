@@ -71,6 +71,15 @@ class DatabaseSizes:
     free: int
 
 
+@dataclass(frozen=True)
+class AddedVectors:
+    """Chunks whose vectors were stored, up to a position of the log; not all of them if it is not complete."""
+
+    position: int
+    chunks: list[int]
+    is_complete: bool
+
+
 class Engine(ABC):
     """Operations that engines do in different ways. Methods run in the thread of the connection that they are given.
 
@@ -82,6 +91,16 @@ class Engine(ABC):
 
     migrations_table: str
     """SQL that creates the table of applied migrations unless it exists."""
+
+    # -- daemons that share tables
+
+    def lock(self, db: "Db", name: str) -> bool:
+        """Take a lock until it is released or the connection ends; return False if another daemon has it."""
+        return True
+
+    def unlock(self, db: "Db", name: str) -> None:
+        """Release a lock."""
+        return
 
     # -- words
 
@@ -160,6 +179,10 @@ class Engine(ABC):
     @abstractmethod
     def has_changed_chunks(self, db: "Db") -> bool:
         """Return True if this connection can read the log of changed chunks."""
+
+    def added_vectors(self, db: "Db", table: str, after: int) -> "AddedVectors | None":
+        """Return the vectors that were stored since the log's position `after`; None if no other daemon stores any."""
+        return None
 
     # -- storage
 

@@ -75,6 +75,8 @@ class Store:
     """One connection. Writes are committed together, reads run between the commits."""
 
     engine: Engine = SqliteEngine()
+    is_shared = False
+    """True if other daemons write to the same tables."""
 
     def __init__(self, path: Path, backups: Path, durability: str) -> None:
         self.path = path

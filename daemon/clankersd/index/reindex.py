@@ -14,7 +14,7 @@ from clankersd.index.backlog import TEXT_KINDS, rechunk
 from clankersd.index.chunks import add_tools_to_backlog
 from clankersd.index.files.sync import FileSync
 from clankersd.index.generations import Generation
-from clankersd.index.index import Index
+from clankersd.index.index import REINDEX_LOCK, Index
 from clankersd.index.queue import MAX_ATTEMPTS, EmbeddingQueue
 from clankersd.wire.jobs import Jobs, Progress
 
@@ -52,7 +52,7 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
         raise Conflict(f"vectors cannot be stored: sqlite-vec is missing ({index.store.vec.problem})")
 
     def create_building(db: Db) -> Generation:
-        if index.building is not None:
+        if index.building is not None or not db.engine.lock(db, REINDEX_LOCK):
             raise Conflict("a reindex is running already")
         if index.live is not None and index.wanted.has_same_chunking(index.live):
             chunking = index.live.chunking.number
@@ -78,6 +78,7 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
         raise
     finally:
         with anyio.CancelScope(shield=True):
+            await index.store.write(lambda db: db.engine.unlock(db, REINDEX_LOCK))
             await sweep(index)
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from clankersd.db import Db
+from clankersd.db.engine import AddedVectors
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
@@ -139,6 +140,22 @@ def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVecto
     return db.tuples(sql, {"after": after, "limit": VECTORS_PER_READ})
 
 
+def read_added_vectors(
+    db: Db, generation: Generation, after: int
+) -> tuple[AddedVectors | None, list[LabelledVector]]:  # fmt: skip
+    """Return the vectors that other daemons have stored since the log's position `after`."""
+    table = generation.vector_table
+    added = db.engine.added_vectors(db, table, after)
+    if added is None or not added.chunks:
+        return added, []
+    sql = f"""
+        SELECT vectors.rowid, vectors.embedding, {LABEL}, {PROJECT}
+        FROM json_each(:ids) CROSS JOIN {table} AS vectors ON vectors.rowid = json_each.value
+        CROSS JOIN chunks ON chunks.id = vectors.rowid
+    """
+    return added, db.tuples(sql, {"ids": json.dumps(added.chunks)})
+
+
 def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
     """Return the chunks that have moved since the log's position `after`: id, project and position of each.
 
@@ -174,6 +191,8 @@ class Mirror:
     def __init__(self, generation: int, dims: int) -> None:
         self.generation = generation
         self.complete = False
+        self.added_seen = 0
+        """Position up to which the log of vectors of other daemons has been read."""
         self.moves_seen = 0
         """Position up to which the log of moved chunks has been read."""
         self._dims = dims

@@ -40,6 +40,9 @@ CONNECT_SECONDS = 5
 STREAMED_ROWS = 500
 MIN_SERVER_VERSION = 150000
 _NOTHING: Mapping[str, Any] = {}
+_TAKE_TURN = "SELECT pg_advisory_xact_lock(hashtext('clankersd writer'), hashtext(current_schema()))"
+"""Daemons that share a schema write one after another: so numbers of rows grow in the order of the commits."""
+
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _VECTOR_TYPE = """
     SELECT pg_type.oid, nspname FROM pg_type JOIN pg_namespace ON pg_namespace.oid = typnamespace
@@ -176,6 +179,7 @@ class PostgresDb(Db):
     def __init__(self, raw: ServerConnection) -> None:
         self._prepare()
         self.server = raw
+        self.is_shared = raw.is_shared
         self.has_new_words: set[str] = set()
         """Tables with texts, of which the running transaction may have stored some."""
 
@@ -247,6 +251,8 @@ class PostgresDb(Db):
     def transaction(self) -> Iterator[None]:
         try:
             self.server.begin()
+            if self.is_shared:
+                self.server.send(_TAKE_TURN)
             yield
             for finish in self._finishing:
                 finish(self)

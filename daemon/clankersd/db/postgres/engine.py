@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, DatabaseSizes, Engine, FullText
+from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, AddedVectors, DatabaseSizes, Engine, FullText
 from clankersd.db.postgres.words import (
     EXTRA_POSITION,
     chunk_words,
@@ -29,10 +29,19 @@ MAX_COMPARED = 20_000
 """Up to this many eligible vectors are all compared, in some 20 ms: of few that pass a filter, HNSW misses more."""
 
 INDEX_TABLES = frozenset(
-    {"chunk_words", "memory_words", "unindexed_chunks", "unindexed_memories", "moved_chunks", "changed_chunks"}
+    {
+        "chunk_words",
+        "memory_words",
+        "unindexed_chunks",
+        "unindexed_memories",
+        "moved_chunks",
+        "changed_chunks",
+        "added_vectors",
+    }
 )
 """Tables that SQLite has no counterpart of."""
 
+_LOCK_KEYS = "hashtext('clankersd lock'), hashtext(current_schema() || ' ' || :name)"
 _TABLES = {"chunks_fts": ("chunk_words", "chunk"), "memories_fts": ("memory_words", "memory")}
 _PENDING = {"chunks_fts": "unindexed_chunks", "memories_fts": "unindexed_memories"}
 _MEMORY_COLUMNS = "content, summary, concepts_json, tags_json"
@@ -161,12 +170,14 @@ class PostgresEngine(Engine):
 
     def create_vectors(self, db: "Db", table: str, dims: int) -> None:
         if db.value("SELECT to_regclass(:table) IS NOT NULL", {"table": table}):
+            self._log_added_vectors(db, table)
             return
         db.execute(
             f"CREATE TABLE {table} (rowid bigint PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE, "
             f"embedding vector({dims}) NOT NULL)"
         )
         db.execute(f"CREATE VIEW {table}_rowids AS SELECT rowid FROM {table}")
+        self._log_added_vectors(db, table)
 
     def drop_vectors(self, db: "Db", table: str) -> None:
         db.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
@@ -192,6 +203,32 @@ class PostgresEngine(Engine):
         rows = db.tuples(sql, params | {"query": StoredVector(query)})
         return sorted(((rowid, 1.0 - distance) for rowid, distance in rows), key=lambda row: -row[1])
 
+    def _log_added_vectors(self, db: "Db", table: str) -> None:
+        """Have vectors logged for other daemons, if there are any."""
+        name = f"{table}_added"
+        if db.is_shared and not db.value(
+            "SELECT 1 FROM pg_trigger WHERE tgname = :n AND tgrelid = :t::regclass", {"n": name, "t": table}
+        ):
+            db.execute(
+                f"CREATE TRIGGER {name} AFTER INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION vectors_added()"
+            )
+
+    def added_vectors(self, db: "Db", table: str, after: int) -> AddedVectors | None:
+        if not db.is_shared:
+            return None
+        [(first, last)] = db.tuples("SELECT min(position), max(position) FROM added_vectors")
+        if last is None or last <= after:
+            return AddedVectors(last or 0, [], is_complete=True)
+        sql = "SELECT DISTINCT chunk FROM added_vectors WHERE position > :after AND vectors = :table"
+        chunks = [chunk for (chunk,) in db.tuples(sql, {"after": after, "table": table})]
+        return AddedVectors(last, chunks, is_complete=first <= after + 1)
+
+    def lock(self, db: "Db", name: str) -> bool:
+        return bool(db.value(f"SELECT pg_try_advisory_lock({_LOCK_KEYS})", {"name": name}))
+
+    def unlock(self, db: "Db", name: str) -> None:
+        db.execute(f"SELECT pg_advisory_unlock({_LOCK_KEYS})", {"name": name})
+
     def log_moved_chunks(self, db: "Db") -> None:
         """Do nothing: the table and its trigger are part of the schema."""
 
@@ -199,10 +236,9 @@ class PostgresEngine(Engine):
         return True
 
     def log_changed_chunks(self, db: "Db") -> bool:
-        """Begin a new log. Where daemons share a schema there is none: ids do not grow in the order of commits."""
-        if db.is_shared:
-            return False
-        db.execute("DELETE FROM changed_chunks")
+        """Begin a new log, unless other daemons read it too."""
+        if not db.is_shared:
+            db.execute("DELETE FROM changed_chunks")
         return True
 
     def has_changed_chunks(self, db: "Db") -> bool:

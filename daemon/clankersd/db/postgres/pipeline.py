@@ -59,6 +59,8 @@ class ServerConnection(psycopg.Connection[tuple[Any, ...]]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.is_shared = False
+        """True if other daemons write to the same tables."""
         self.changes = 0
         """Rows that were inserted, updated or deleted."""
         self._uses: dict[Key, int] = {}

@@ -82,7 +82,7 @@ class PostgresStore(Store):
     def __init__(self, server: ServerOptions, path: Path, backups: Path, durability: str) -> None:
         super().__init__(path, backups, durability)
         self._guard = ServerGuard(path, backups)
-        self._url, self._schema, self._is_shared, self._hnsw = server.url, server.schema, server.is_shared, server.hnsw
+        self._url, self._schema, self.is_shared, self._hnsw = server.url, server.schema, server.is_shared, server.hnsw
         self._indexed_vectors: set[str] = set()
         self._idle: list[ServerConnection] = []
         self._reading: set[ServerConnection] = set()
@@ -193,13 +193,14 @@ class PostgresStore(Store):
         db.execute("SET lock_timeout = 10000")
         with db.transaction():  # one daemon after another migrates
             db.execute("SELECT pg_advisory_xact_lock(hashtext('clankersd migration'), hashtext(current_schema()))")
-            if not db.value(_LOCK.format(suffix="_shared" if self._is_shared else "")):
+            if not db.value(_LOCK.format(suffix="_shared" if self.is_shared else "")):
                 holder = db.value(_HOLDER)
                 raise SchemaRefused(
                     f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
                     "database_schema, or set database_shared = true for all of them"
                 )
-        db.is_shared = self._is_shared
+        assert isinstance(db, PostgresDb)
+        db.is_shared = db.server.is_shared = self.is_shared
         self._set_synchronous_commit(db)
         self.vec = find_vector_extension(db)
         if self.vec.problem:
@@ -249,6 +250,7 @@ class PostgresStore(Store):
         while True:
             is_reused = bool(self._idle)
             raw = self._idle.pop() if is_reused else connect(self._url, self._schema, self._hnsw)
+            raw.is_shared = self.is_shared
             self._reading.add(raw)
             try:
                 raw.begin(_BEGIN_READ)
