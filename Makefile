@@ -55,9 +55,9 @@ test-postgres: $(VENV)/installed
 postgres-try: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m helpers.postgres
 
-# Events and searches of both engines; CHUNKS is the number of messages.
+# Events and searches of both engines on CHUNKS messages, and the recall of an index of VECTORS vectors.
 bench-postgres: $(VENV)/installed
-	PYTHONPATH=tests $(BIN)/python -m tests.bench.postgres $(CHUNKS)
+	PYTHONPATH=tests $(BIN)/python -m tests.bench.postgres $(if $(CHUNKS),--messages $(CHUNKS)) $(if $(VECTORS),--vectors $(VECTORS))
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench

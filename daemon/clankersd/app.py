@@ -27,6 +27,7 @@ from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
 from clankersd.db import Store, make_store
 from clankersd.db.backup import remove_unfinished
+from clankersd.db.engine import HnswOptions, ServerOptions
 from clankersd.db.row_counts import RowCounts
 from clankersd.documents import batch
 from clankersd.documents.ingest import Documents
@@ -232,6 +233,12 @@ def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[st
     return settings, config.chunk_tokens, config.chunk_overlap, sources
 
 
+def server_options(config: Config) -> ServerOptions:
+    """Return what the configuration says of the server with the database."""
+    hnsw = HnswOptions(config.hnsw_m, config.hnsw_ef_construction, config.hnsw_ef_search)
+    return ServerOptions(config.database_url, config.database_schema, config.database_shared, hnsw)
+
+
 def fallback_settings(config: Config) -> EmbedderSettings:
     """Return the settings of the fallback embedder from the configuration."""
     return EmbedderSettings(
@@ -290,14 +297,7 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
             record_path(paths.database, paths.config)
         if removed := remove_unfinished(paths.backups):
             logger.info("unfinished backups removed", files=[path.name for path in removed])
-        store = make_store(
-            loaded.config.database_url,
-            loaded.config.database_schema,
-            loaded.config.database_shared,
-            paths.database,
-            paths.backups,
-            loaded.config.durability,
-        )
+        store = make_store(server_options(loaded.config), paths.database, paths.backups, loaded.config.durability)
         store.get_write_source = rpc.current_connection.get
         index = Index(store, *index_settings(loaded.config))
         index.max_tool_output_chars = loaded.config.tool_output_characters
@@ -361,6 +361,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "subscriptions": daemon.hub.run,
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
+        "follow": daemon.index.follow_store,
         "chunk": partial(backlog.process_backlog, daemon.index),
         "rebuild": daemon.rebuilder.run,
         "sweep": partial(reindex.sweep_periodically, daemon.index),

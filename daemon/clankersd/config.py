@@ -62,6 +62,16 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     database_shared: Annotated[
         bool, Meta(description="Let daemons of several machines use one schema of a PostgreSQL database.")
     ] = False
+    hnsw_m: Annotated[
+        int, Meta(ge=2, le=100, description="Links of a vector in an HNSW index that PostgreSQL builds from now on.")
+    ] = 16
+    hnsw_ef_construction: Annotated[
+        int,
+        Meta(ge=4, le=1000, description="Candidates that PostgreSQL compares for each vector of a new HNSW index."),
+    ] = 64
+    hnsw_ef_search: Annotated[
+        int, Meta(ge=10, le=1000, description="Candidates that PostgreSQL compares in a search of an HNSW index.")
+    ] = 100
     embedder: Annotated[
         Literal["static", "onnx", "openai", "ollama", "gemini", "none"],
         Meta(description="Embedder that turns texts into vectors; none disables vector search."),

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.documents import finished
-from helpers.engine_script import DAY, fill
+from helpers.engine_script import DAY, TEXTS, fill
 from helpers.postgres import FAST, PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
@@ -137,3 +137,40 @@ def test_round_trip_between_engines_is_equal_row_for_row(server: PostgresServer,
         if table != "extracted_summaries":  # computed again by the daemon in between
             rows = [sorted(map(repr, db.execute(f"SELECT * FROM {table}"))) for db in (original, back)]
             assert rows[0] == rows[1], table
+
+
+def test_daemons_on_a_shared_schema_find_what_the_others_store(server: PostgresServer) -> None:
+    environ = {"CLANKERS_DATABASE_URL": server.new_database(), "CLANKERS_DATABASE_SHARED": "true"}
+    with ExitStack() as stack:
+        homes = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clk-"))) for _ in range(2)]
+        daemons = [stack.enter_context(running_daemon(one, HOME=str(one), **environ)) for one in homes]
+        first, second = (stack.enter_context(one.connect(timeout=60)) for one in daemons)
+        for number, text in enumerate(TEXTS):
+            first.call("upsertMessage", message=message(f"a{number}", "s", text))
+        for rpc in (first, second):  # both have all vectors in memory now
+            settled(rpc)
+            rpc.call("search", query="warm up", mode="vector")
+            eventually(lambda rpc=rpc: rpc.call("index.status")["inMemory"], "the vectors are loaded")  # type: ignore[misc]
+
+        def best(rpc: RawConnection, query: str) -> list[str]:
+            return [hit["ref"].get("messageId") for hit in rpc.call("search", query=query, mode="vector")["hits"]]
+
+        second.call("upsertMessage", message=message("b0", "s", "penguins swim in the cold southern ocean"))
+        settled(second)
+        assert best(first, "penguins in the ocean")[0] == "b0"
+        explained = [
+            [
+                (hit["ref"]["messageId"], {name: round(part, 3) for name, part in hit["components"].items()})
+                for hit in reply["hits"]
+            ]
+            for reply in (rpc.call("search", query="penguins in the ocean", explain=True) for rpc in (first, second))
+        ]
+        assert explained[0] == explained[1]  # with the similarity of neighbours in the conversation
+        job = second.call("reindex")["jobId"]
+        ended = eventually(lambda: finished(second, job), "the reindex has ended")
+        assert ended["state"] == "done", ended["error"]
+        second.call("upsertMessage", message=message("b1", "s", "volcanoes erupt with hot lava and ash"))
+        settled(second)
+        assert best(first, "hot lava of volcanoes")[0] == "b1"
+        second.call("session.delete", id="s")
+        assert best(first, "hot lava of volcanoes") == []

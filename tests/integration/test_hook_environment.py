@@ -37,6 +37,7 @@ HARMLESS = {
     "chat_calls_per_hour", "chat_calls_per_session", "chat_characters", "chat_messages", "chat_model", "chat_seconds",
     "chunk_overlap", "chunk_tokens", "database_schema", "database_shared", "document_megabytes", "document_seconds",
     "embedding_cache_entries",
+    "hnsw_ef_construction", "hnsw_ef_search", "hnsw_m",
     "extract_days", "extract_memories", "extract_quiet_minutes", "hook_autostart", "idle_exit_seconds", "index_sources",
     "index_tools", "log_level", "maintain_hours", "max_connections", "memory_archive_below", "memory_importance_weight",
     "memory_outdated_factor", "memory_pinned_factor", "memory_promote_uses", "memory_recency_weight",

@@ -7,18 +7,19 @@ from pathlib import Path
 import apsw
 
 from clankersd.db.connection import Db, Notification
+from clankersd.db.engine import ServerOptions
 from clankersd.db.store import Store
 
 __all__ = ["Db", "Notification", "Store", "make_store", "open_copy"]
 
 
-def make_store(url: str, schema: str, is_shared: bool, path: Path, backups: Path, durability: str) -> Store:
+def make_store(server: ServerOptions, path: Path, backups: Path, durability: str) -> Store:
     """Return the store in the database file, or on the server if there is a URL."""
-    if not url:
+    if not server.url:
         return Store(path, backups, durability)
     from clankersd.db.postgres.store import PostgresStore  # its driver is optional
 
-    return PostgresStore(url, schema, is_shared, path, backups, durability)
+    return PostgresStore(server, path, backups, durability)
 
 
 @contextmanager

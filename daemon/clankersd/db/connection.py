@@ -114,6 +114,9 @@ class Db:
             names = names or [column[0] for column in cursor.get_description()]
             yield names, row
 
+    def confirm(self) -> None:
+        """Wait until the statements so far have run, and raise the error of one that failed."""
+
     def total_changes(self) -> int:
         """Return the number of rows that were changed since the connection was opened."""
         return self.raw.total_changes()

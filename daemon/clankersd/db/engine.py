@@ -43,12 +43,43 @@ class FullText:
 
 
 @dataclass(frozen=True)
+class HnswOptions:
+    """Parameters of an HNSW index: links of each vector, and candidates during its build and in a search."""
+
+    m: int = 16
+    ef_construction: int = 64
+    ef_search: int = 100
+
+
+DEFAULT_HNSW = HnswOptions()
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The server that a store is on; without a URL it is a file."""
+
+    url: str = ""
+    schema: str = ""
+    is_shared: bool = False
+    hnsw: HnswOptions = DEFAULT_HNSW
+
+
+@dataclass(frozen=True)
 class DatabaseSizes:
     """Bytes of the database, of its write-ahead log, and of the part that a vacuum would release."""
 
     database: int
     wal: int
     free: int
+
+
+@dataclass(frozen=True)
+class AddedVectors:
+    """Chunks whose vectors were stored, up to a position of the log; not all of them if it is not complete."""
+
+    position: int
+    chunks: list[int]
+    is_complete: bool
 
 
 class Engine(ABC):
@@ -65,6 +96,16 @@ class Engine(ABC):
 
     migrations_table: str
     """SQL that creates the table of applied migrations unless it exists."""
+
+    # -- daemons that share tables
+
+    def lock(self, db: "Db", name: str) -> bool:
+        """Take a lock until it is released or the connection ends; return False if another daemon has it."""
+        return True
+
+    def unlock(self, db: "Db", name: str) -> None:
+        """Release a lock."""
+        return
 
     # -- words
 
@@ -143,6 +184,10 @@ class Engine(ABC):
     @abstractmethod
     def has_changed_chunks(self, db: "Db") -> bool:
         """Return True if this connection can read the log of changed chunks."""
+
+    def added_vectors(self, db: "Db", table: str, after: int) -> "AddedVectors | None":
+        """Return the vectors that were stored since the log's position `after`; None if no other daemon stores any."""
+        return None
 
     # -- storage
 

@@ -57,6 +57,7 @@ def _run_in_savepoint(db: Db, change: Change) -> Outcome:
     db.execute("SAVEPOINT change")
     try:
         outcome = Outcome(change(db), notifications=db.take_notifications())
+        db.confirm()
     except STORAGE_ERRORS:
         raise
     except Exception as error:  # returned to the sender of the change

@@ -76,6 +76,8 @@ class Store:
     """One connection. Writes are committed together, reads run between the commits."""
 
     engine: Engine = SqliteEngine()
+    is_shared = False
+    """True if other daemons write to the same tables."""
 
     def __init__(self, path: Path, backups: Path, durability: str) -> None:
         self.path = path
@@ -211,6 +213,9 @@ class Store:
     async def query(self, sql: str, limit: int, seconds: float) -> Rows | None:
         """Run the owner's SQL on the server; None if it is to be run on the database file, in a process of its own."""
         return None
+
+    async def index_vectors(self, table: str, dims: int) -> None:
+        """Build the index of a table of vectors beside the writes, if the engine has one and it is missing."""
 
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` alone in the connection's thread, outside any transaction: for vacuum, checks, migrations."""

@@ -1,5 +1,7 @@
 """The index as the rest of the daemon sees it: the live generation, the one being built, and the embedder."""
 
+import sys
+from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
@@ -7,6 +9,7 @@ import structlog
 
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import Db, Store
+from clankersd.db.engine import AddedVectors
 from clankersd.embedders import make_embedder
 from clankersd.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
 from clankersd.embedders.fallback import FallbackEmbedder, Sample
@@ -14,14 +17,30 @@ from clankersd.embedders.local import RETRY_SECONDS
 from clankersd.index import generations
 from clankersd.index.chunks import ChunkedText, Chunking, add_tools_to_backlog, chunk_text
 from clankersd.index.generations import NO_EMBEDDER, Generation, GenerationSpec
-from clankersd.index.vectors import LabelledVector, Mirror, count, read_samples, read_slice
+from clankersd.index.vectors import LabelledVector, Mirror, count, read_added_vectors, read_samples, read_slice
 
 MAX_INLINE_CHARS = 50_000
 """A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""
 
 MAX_SPEAKERS = 1000
+REINDEX_LOCK = "reindex"
+"""Lock of the daemon that builds a generation."""
+
+FOLLOW_SECONDS = 2.0
+"""Time between two checks of what other daemons have done; a search checks too."""
 
 log = structlog.get_logger(component="index")
+
+
+@dataclass(frozen=True)
+class _SharedState:
+    """Generations in the database, and the vectors that were added since they were last read."""
+
+    live: Generation | None
+    building: Generation | None
+    added: AddedVectors | None = None
+    vectors: list[LabelledVector] = field(default_factory=list)
+    vector_count: int = 0
 
 
 class Index:
@@ -39,6 +58,8 @@ class Index:
         """The reason why the last automatic rebuild failed."""
         self.live: Generation | None = None
         self.building: Generation | None = None
+        self._building_elsewhere: int | None = None
+        """Id of the generation that another daemon builds, if it is `building`."""
         self.mirror: Mirror | None = None
         self.vector_count = 0
         self.speakers: set[str] = set()
@@ -143,8 +164,8 @@ class Index:
         """Update count and mirror after vectors were stored in this generation."""
         if self.live and self.live.id == generation.id:
             self.vector_count += len(vectors)
-        if self.mirror is not None and self.mirror.generation == generation.id:
-            self.mirror.add(vectors)
+        if self.mirror is not None and self.mirror.generation == generation.id and not self.store.is_shared:
+            self.mirror.add(vectors)  # otherwise they are in the log that `follow` reads
 
     def vectors_removed(self, generation: Generation, chunks: list[int]) -> None:
         """Update count and mirror after vectors were removed from this generation."""
@@ -171,7 +192,9 @@ class Index:
         """Find or create the live generation, and drop an unfinished one; called with every new connection."""
         has_vec = self.store.vec.version is not None
         with db.transaction():
-            generations.drop_unfinished(db)
+            if db.engine.lock(db, REINDEX_LOCK):  # otherwise another daemon builds it
+                generations.drop_unfinished(db)
+                db.engine.unlock(db, REINDEX_LOCK)
             self.building, self.mirror = None, None
             live = generations.find(db, "live")
             chunks = "SELECT 1 FROM chunks WHERE chunking = :chunking LIMIT 1"
@@ -220,6 +243,52 @@ class Index:
             await self.store.run_exclusive(self.attach)
         self.wake()
 
+    async def follow(self) -> None:
+        """Take over what other daemons that share the tables have done: a rebuilt index, and new vectors."""
+        if not self.store.is_shared or self.live is None:
+            return
+        live, mirror = self.live, self.mirror
+
+        def read(db: Db) -> _SharedState:
+            published, building = generations.find(db, "live"), generations.find(db, "building")
+            if mirror is None or not mirror.complete or published is None or published.id != live.id:
+                return _SharedState(published, building)
+            added, rows = read_added_vectors(db, live, mirror.added_seen)
+            return _SharedState(published, building, added, rows, count(db, live) if rows else self.vector_count)
+
+        found = await self.store.read(read)
+        if self.building is None or self.building.id == self._building_elsewhere:
+            self.building = found.building
+            self._building_elsewhere = found.building.id if found.building else None
+        if found.live is not None and found.live != live and self.live is live:
+            log.info("index of another daemon taken over", generation=found.live.id)
+            self.live = found.live
+            if found.live.id != live.id:
+                self.mirror = None
+                self.vector_count = await self.store.read(partial(count, generation=found.live))
+        elif found.added is not None and mirror is not None and self.mirror is mirror:
+            if not found.added.is_complete:
+                self.mirror = None  # too many to follow: they are all read again
+            elif found.added.position > mirror.added_seen:
+                mirror.add(found.vectors)
+                mirror.added_seen, self.vector_count = found.added.position, found.vector_count
+
+    async def follow_store(self) -> None:
+        """Follow other daemons, and have the live vectors indexed, for as long as the daemon runs."""
+        while True:
+            try:
+                if self.live is not None and not self.store.problem:
+                    await self.index_vectors(self.live)
+                    await self.follow()
+            except Exception:
+                log.exception("index not followed")
+            await anyio.sleep(FOLLOW_SECONDS)
+
+    async def index_vectors(self, generation: Generation) -> None:
+        """Have the engine index the vectors of a generation, once they are many."""
+        if generation.identity.dims is not None:
+            await self.store.index_vectors(generation.vector_table, generation.identity.dims)
+
     async def load_mirror(self) -> None:
         """Load the live vectors into memory, in several reads so that events can be stored in between."""
         live = self.live
@@ -228,6 +297,8 @@ class Index:
         mirror: Mirror | None = None
         try:
             self.mirror = mirror = Mirror(live.id, live.identity.dims)
+            added, _ = await self.store.read(partial(read_added_vectors, generation=live, after=sys.maxsize))
+            mirror.added_seen = added.position if added else 0
             last = 0
             while rows := await self.store.read(partial(read_slice, generation=live, after=last)):
                 mirror.add(rows)

@@ -37,6 +37,9 @@ _PENDING = f"""
     FROM index_queue JOIN chunks ON chunks.id = chunk
     WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
 """
+_REMOVE = """
+    DELETE FROM index_queue WHERE generation = :generation AND chunk IN (SELECT value FROM json_each(:chunks))
+"""
 _FIND_CACHED = """
     SELECT lower(hex(key)), embedding FROM embedding_cache
     WHERE key IN (SELECT unhex(value) FROM json_each(:keys)) AND (:dims IS NULL OR length(embedding) = 4 * :dims)
@@ -205,9 +208,9 @@ class EmbeddingQueue:
             if current.identity.dims is None and ready:
                 current = generations.set_dims(db, current, len(ready[0][1]) // 4)
             vectors.insert(db, current, ready)
-            for chunk, _ in ready:
-                params = {"generation": current.id, "chunk": chunk}
-                db.execute("DELETE FROM index_queue WHERE generation = :generation AND chunk = :chunk", params)
+            if ready:
+                chunks = json.dumps([chunk for chunk, _ in ready])
+                db.execute(_REMOVE, {"generation": current.id, "chunks": chunks})
             for chunk, reason in failed:
                 db.execute(_COUNT_FAILURE, {"generation": current.id, "chunk": chunk, "error": reason})
             self._cache(db, current, batch.new_vectors)

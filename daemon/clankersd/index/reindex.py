@@ -14,7 +14,7 @@ from clankersd.index.backlog import TEXT_KINDS, rechunk
 from clankersd.index.chunks import add_tools_to_backlog
 from clankersd.index.files.sync import FileSync
 from clankersd.index.generations import Generation
-from clankersd.index.index import Index
+from clankersd.index.index import REINDEX_LOCK, Index
 from clankersd.index.queue import MAX_ATTEMPTS, EmbeddingQueue
 from clankersd.wire.jobs import Jobs, Progress
 
@@ -54,7 +54,7 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
         )
 
     def create_building(db: Db) -> Generation:
-        if index.building is not None:
+        if index.building is not None or not db.engine.lock(db, REINDEX_LOCK):
             raise Conflict("a reindex is running already")
         if index.live is not None and index.wanted.has_same_chunking(index.live):
             chunking = index.live.chunking.number
@@ -80,6 +80,7 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
         raise
     finally:
         with anyio.CancelScope(shield=True):
+            await index.store.write(lambda db: db.engine.unlock(db, REINDEX_LOCK))
             await sweep(index)
 
 
@@ -245,6 +246,7 @@ async def _publish(index: Index) -> dict[str, int]:
         row = await index.store.read(lambda db: db.fetch_one(_COUNT_FAILED, params))
         if row and row["chunks"] and row["failed"] >= row["chunks"]:  # the old index is better
             raise Conflict(f"the model made no vector for any of the {row['chunks']:,} chunks: {row['error']}")
+    await index.index_vectors(building)
     live, chunks, failed = await index.store.write(publish)
     index.rebuild_error = None
     index.live, index.building, index.mirror = live, None, None

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from clankersd.db import Db
+from clankersd.db.engine import AddedVectors
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
@@ -66,8 +67,10 @@ class LabelSet:
 
 def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> None:
     """Store vectors of chunks that still exist."""
+    sql = "SELECT chunks.id FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+    existing = {row[0] for row in db.tuples(sql, {"ids": json.dumps([chunk for chunk, _ in rows])})} if rows else ()
     for chunk, embedding in rows:
-        if db.value("SELECT 1 FROM chunks WHERE id = :id", {"id": chunk}):
+        if chunk in existing:
             db.engine.insert_vector(db, generation.vector_table, chunk, embedding)
 
 
@@ -137,6 +140,22 @@ def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVecto
     return db.tuples(sql, {"after": after, "limit": VECTORS_PER_READ})
 
 
+def read_added_vectors(
+    db: Db, generation: Generation, after: int
+) -> tuple[AddedVectors | None, list[LabelledVector]]:  # fmt: skip
+    """Return the vectors that other daemons have stored since the log's position `after`."""
+    table = generation.vector_table
+    added = db.engine.added_vectors(db, table, after)
+    if added is None or not added.chunks:
+        return added, []
+    sql = f"""
+        SELECT vectors.rowid, vectors.embedding, {LABEL}, {PROJECT}
+        FROM json_each(:ids) CROSS JOIN {table} AS vectors ON vectors.rowid = json_each.value
+        CROSS JOIN chunks ON chunks.id = vectors.rowid
+    """
+    return added, db.tuples(sql, {"ids": json.dumps(added.chunks)})
+
+
 def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
     """Return the chunks that have moved since the log's position `after`: id, project and position of each.
 
@@ -176,6 +195,8 @@ class Mirror:
     def __init__(self, generation: int, dims: int) -> None:
         self.generation = generation
         self.complete = False
+        self.added_seen = 0
+        """Position up to which the log of vectors of other daemons has been read."""
         self.moves_seen = 0
         """Position up to which the log of moved chunks has been read."""
         self._dims = dims

@@ -281,7 +281,8 @@ class ChunkTable:
         changes = db.tuples(_CHANGES, {"after": self.changes_seen})
         if not changes:
             return
-        if changes[0][0] > self.changes_seen + 1:  # the log does not reach back so far
+        oldest = db.value("SELECT min(position) FROM changed_chunks")
+        if oldest > self.changes_seen + 1:  # the log does not reach back so far
             self._clear()
         chunks = sorted({chunk for _, chunk in changes if chunk <= self.last})
         if chunks and self.columns is not None:

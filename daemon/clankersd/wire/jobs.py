@@ -38,7 +38,7 @@ _COUNT = """
 """
 _INTERRUPTED = """
     UPDATE jobs SET state = 'failed', error = 'the daemon stopped while it ran', finished_at = :now
-    WHERE state = 'running'
+    WHERE id = :id
 """
 _RESTORED = """
     UPDATE jobs SET state = 'failed', error = 'it was still running when the backup was made', finished_at = created_at
@@ -96,7 +96,7 @@ class Jobs:
     async def run(self) -> None:
         """Host the jobs until cancelled."""
         try:
-            await self._store.write(lambda db: db.execute(_INTERRUPTED, {"now": clock.now()}))
+            await self._store.write(_close_interrupted)
         except RpcError as error:
             log.warning("interrupted jobs not closed", error=error.message)
         async with anyio.create_task_group() as self._tasks:
@@ -238,13 +238,23 @@ class Jobs:
         progress.notify()
 
 
+def _close_interrupted(db: Db) -> None:
+    """Mark jobs as failed whose daemon is gone; another daemon that shares the tables locks those that it runs."""
+    for (job_id,) in db.tuples("SELECT id FROM jobs WHERE state = 'running'"):
+        if db.engine.lock(db, f"job {job_id}"):
+            db.execute(_INTERRUPTED, {"id": job_id, "now": clock.now()})
+            db.engine.unlock(db, f"job {job_id}")
+
+
 def _insert(row: dict[str, Any], db: Db) -> None:
+    db.engine.lock(db, f"job {row['id']}")
     db.execute(_INSERT, row)
     db.after_commit(Notification("job", "started", row["id"], {"kind": row["kind"], "state": "running"}))
 
 
 def _record_end(row: dict[str, Any], kind: str, db: Db) -> None:
     db.execute(_FINISH, row)
+    db.engine.unlock(db, f"job {row['id']}")
     facts = {"kind": kind, "state": row["state"], "error": row["error"]}
     db.after_commit(Notification("job", row["state"], row["id"], facts))
 

@@ -5,11 +5,12 @@ Values come back as SQLite returns them: booleans as 0 and 1, JSON as text, vect
 
 import os
 import re
+import struct
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
@@ -17,26 +18,31 @@ import psycopg
 from psycopg import RawCursor, errors
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper, Loader
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Format
 from psycopg.raw_cursor import RawServerCursor
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from clankersd.db.commit_priority import begin_disk_write
 from clankersd.db.connection import Connection, Db
+from clankersd.db.engine import DEFAULT_HNSW, HnswOptions
 from clankersd.db.errors import SchemaRefused, ServerGone
 from clankersd.db.postgres.dialect import translate
-from clankersd.db.postgres.engine import PostgresEngine
+from clankersd.db.postgres.engine import PostgresEngine, StoredVector
+from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.postgres.words import to_tsquery
 from clankersd.metrics import metrics
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
 
 CONNECT_SECONDS = 5
 STREAMED_ROWS = 500
 MIN_SERVER_VERSION = 150000
-HNSW_SEARCH = 100
-"""Candidates that a search of the HNSW index keeps: recall@10 is 0.99 (docs/scaling.md)."""
-
 _NOTHING: Mapping[str, Any] = {}
+_TAKE_TURN = "SELECT pg_advisory_xact_lock(hashtext('clankersd writer'), hashtext(current_schema()))"
+"""Daemons that share a schema write one after another: so numbers of rows grow in the order of the commits."""
+
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _VECTOR_TYPE = """
     SELECT pg_type.oid, nspname FROM pg_type JOIN pg_namespace ON pg_namespace.oid = typnamespace
@@ -80,19 +86,30 @@ class _TextLoader(Loader):
         return bytes(data).decode()
 
 
+class _VectorDumper(Dumper):
+    """A vector as pgvector receives it: number of dimensions, 0, and 32-bit floats, highest byte first."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: bytes) -> Buffer:
+        floats = array("f", obj)
+        floats.byteswap()
+        return struct.pack("!hh", len(floats), 0) + floats.tobytes()
+
+
 class _VectorLoader(Loader):
     def load(self, data: Buffer) -> bytes:
         return array("f", msgspec.json.decode(bytes(data), type=list[float])).tobytes()
 
 
-def connect(url: str, schema: str) -> "psycopg.Connection[tuple[Any, ...]]":
+def connect(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> ServerConnection:
     """Connect to the server; the tables and functions of `schema` are found first."""
     raw = _connect(url)
-    _configure(raw, schema)
+    _configure(raw, schema, hnsw)
     return raw
 
 
-def create_schema(url: str, schema: str) -> "psycopg.Connection[tuple[Any, ...]]":
+def create_schema(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> ServerConnection:
     """Connect to the server, and create the schema and the extension for vectors unless they are there."""
     if not _SCHEMA.fullmatch(schema):
         raise SchemaRefused(f"{schema!r} is no name for a schema: use small letters, digits and _")
@@ -112,13 +129,13 @@ def create_schema(url: str, schema: str) -> "psycopg.Connection[tuple[Any, ...]]
         errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile, errors.InvalidSchemaName
     ):  # not into our schema, which a restore replaces
         raw.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-    _configure(raw, schema)
+    _configure(raw, schema, hnsw)
     return raw
 
 
-def _connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
+def _connect(url: str) -> ServerConnection:
     try:
-        return psycopg.connect(
+        return ServerConnection.connect(
             url,
             autocommit=True,
             cursor_factory=RawCursor,
@@ -130,7 +147,7 @@ def _connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
         raise ServerGone(f"the database server cannot be reached: {_first_line(error)}") from error
 
 
-def _configure(raw: "psycopg.Connection[tuple[Any, ...]]", schema: str) -> None:
+def _configure(raw: ServerConnection, schema: str, hnsw: HnswOptions) -> None:
     adapters = raw.adapters
     dumpers: dict[type, type[Dumper]] = {str: _TextDumper, int: Int8Dumper}
     for kind, dumper in dumpers.items():
@@ -143,12 +160,13 @@ def _configure(raw: "psycopg.Connection[tuple[Any, ...]]", schema: str) -> None:
     path = [f'"{schema}"', "pg_catalog"]
     if vector is not None:
         adapters.register_loader(vector[0], _VectorLoader)
+        adapters.register_dumper(StoredVector, type("VectorDumper", (_VectorDumper,), {"oid": vector[0]}))
         path.append(f'"{vector[1]}"')
     settings = {
         "search_path": ", ".join(path),
         "client_min_messages": "warning",
         "TimeZone": _time_zone(),
-        "hnsw.ef_search": str(HNSW_SEARCH),
+        "hnsw.ef_search": str(hnsw.ef_search),
         "hnsw.iterative_scan": "relaxed_order",  # or a filter that few vectors pass would leave results out
     }
     for name, value in settings.items():
@@ -160,122 +178,132 @@ class PostgresDb(Db):
 
     engine = PostgresEngine()
 
-    def __init__(self, raw: "psycopg.Connection[tuple[Any, ...]]") -> None:
+    def __init__(self, raw: ServerConnection) -> None:
         self._prepare()
         self.server = raw
-        self._changes = 0
-        self._has_new_words = False
+        self.is_shared = raw.is_shared
+        self.has_new_words: set[str] = set()
+        """Tables with texts, of which the running transaction may have stored some."""
 
     def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
-        cursor = self._run(sql, params)
-        if cursor.rowcount > 0 and cursor.description is None:
-            self._changes += cursor.rowcount
+        """Send a statement. In a transaction its error is raised by a later one, or by the commit."""
+        try:
+            if not params and ("$$" in sql or ";" in sql):  # a migration
+                self.server.leave_pipeline()
+                self.server.execute(sql)
+                self.has_new_words |= {table for table in ("chunks", "memories") if f"INTO unindexed_{table}" in sql}
+            else:
+                self.server.send(*self._bind(sql, params))
+        except psycopg.Error as error:
+            raise self.as_known(error) from error
 
     def fetch(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[dict[str, Any]]:
-        cursor = self._run(sql, params)
-        if cursor.description is None:
-            return []
-        names = [column.name for column in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in self._rows(cursor)]
+        result, rows = self._query(sql, params)
+        names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+        found = [dict(zip(names, row, strict=True)) for row in rows]
         if "rowid" in names and "rowid" not in sql:  # a column of ours, which SELECT * must not show
-            for row in rows:
+            for row in found:
                 del row["rowid"]
-        return rows
+        return found
 
     def tuples(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[tuple[Any, ...]]:
-        cursor = self._run(sql, params)
-        return self._rows(cursor) if cursor.description is not None else []
+        return self._query(sql, params)[1]
 
     def value(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> Any:
         rows = self.tuples(sql, params)
         return rows[0][0] if rows else None
 
-    def stream(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> Iterator[tuple[list[str], tuple[Any, ...]]]:
-        statement = translate(sql, params)
+    def confirm(self) -> None:
         try:
-            with RawServerCursor(self.server, f"stream_{id(statement)}") as cursor:
+            self.server.confirm()
+        except psycopg.Error as error:
+            raise self.as_known(error) from error
+
+    def stream(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> Iterator[tuple[list[str], tuple[Any, ...]]]:
+        statement, values = self._bind(sql, params)
+        try:
+            self.server.leave_pipeline()
+            with RawServerCursor(self.server, f"stream_{id(values)}") as cursor:
                 cursor.itersize = STREAMED_ROWS
-                cursor.execute(statement.sql, self._values(statement.parameters, params))
+                cursor.execute(statement, values)
                 names = [column.name for column in cursor.description or ()]
                 for row in cursor:
                     yield names, row
         except psycopg.Error as error:
-            raise self._as_known(error) from error
+            raise self.as_known(error) from error
 
     def run_cursor(self, sql: str, count: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return column names and the first rows of one statement of PostgreSQL's own dialect that reads."""
         try:
+            self.server.leave_pipeline()
             with RawServerCursor(self.server, "query") as cursor:
                 cursor.execute(sql)
                 return [column.name for column in cursor.description or ()], cursor.fetchmany(count)
         except psycopg.Error as error:
-            raise self._as_known(error) from error
+            raise self.as_known(error) from error
 
     def run_many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
         """Run a statement of PostgreSQL's own dialect for each row."""
         try:
-            with self.server.cursor() as cursor:
-                cursor.executemany(sql, rows)
+            for row in rows:
+                self.server.send(sql, row)
         except psycopg.Error as error:
-            raise self._as_known(error) from error
+            raise self.as_known(error) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        self._run("BEGIN", _NOTHING)
         try:
+            self.server.begin()
+            if self.is_shared:
+                self.server.send(_TAKE_TURN)
             yield
             for finish in self._finishing:
                 finish(self)
-            if self._has_new_words:
+            if self.has_new_words:
                 self.engine.index_words(self)
-            if self.server.info.transaction_status != TransactionStatus.INTRANS:
-                raise apsw.SQLError("the transaction was aborted by an error that a change ignored")
             begin_disk_write()
             started = time.perf_counter()
-            self._run("COMMIT", _NOTHING)
+            self.server.end("COMMIT")
             metrics.sync_seconds.observe(time.perf_counter() - started)
-        except BaseException:
-            if not self.server.closed and self.server.info.transaction_status != TransactionStatus.IDLE:
-                self._run("ROLLBACK", _NOTHING)
+        except BaseException as error:
+            try:
+                if not self.server.closed:
+                    self.server.roll_back()
+            except psycopg.Error as failure:
+                raise self.as_known(failure) from error
+            if isinstance(error, psycopg.Error):
+                raise self.as_known(error) from error
             raise
         finally:
             self._finishing.clear()
             self._notifications.clear()
-            self._has_new_words = False
+            self.has_new_words.clear()
 
     def total_changes(self) -> int:
-        return self._changes
+        self.confirm()
+        return self.server.changes
 
     def interrupt_when(self, is_due: Callable[[], bool] | None) -> None:
         """Do nothing: the time of a statement is limited by the server."""
 
-    def _run(self, sql: str, params: Mapping[str, Any]) -> "psycopg.Cursor[tuple[Any, ...]]":
+    def _query(self, sql: str, params: Mapping[str, Any]) -> "tuple[PGresult, list[tuple[Any, ...]]]":
         try:
-            if not params and ("$$" in sql or ";" in sql):  # a migration
-                self._has_new_words |= "INTO unindexed_chunks" in sql
-                return self.server.execute(sql)
-            statement = translate(sql, params)
-            values: list[Any] | None = self._values(statement.parameters, params)
-            for place, name in enumerate(statement.parameters):
-                if name in statement.queries and values:
-                    values[place] = to_tsquery(values[place])
-            self._has_new_words |= statement.stores_texts
-            return self.server.execute(statement.sql, values or None)
+            result = self.server.query(*self._bind(sql, params))
+            return result, self.server.rows(result) if result.nfields else []
         except psycopg.Error as error:
-            raise self._as_known(error) from error
+            raise self.as_known(error) from error
 
-    def _values(self, names: tuple[str, ...], params: Mapping[str, Any]) -> list[Any]:
-        return [params[name] for name in names]
+    def _bind(self, sql: str, params: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """Return a statement for PostgreSQL and its values."""
+        statement = translate(sql, params)
+        values = [
+            to_tsquery(params[name]) if name in statement.queries else params[name] for name in statement.parameters
+        ]
+        if statement.texts:
+            self.has_new_words.add(statement.texts)
+        return statement.sql, values
 
-    def _rows(self, cursor: "psycopg.Cursor[tuple[Any, ...]]") -> list[tuple[Any, ...]]:
-        try:
-            if cursor.rowcount > 0 and (cursor.statusmessage or "").partition(" ")[0] != "SELECT":
-                self._changes += cursor.rowcount
-            return cursor.fetchall()
-        except psycopg.Error as error:
-            raise self._as_known(error) from error
-
-    def _as_known(self, error: psycopg.Error) -> Exception:
+    def as_known(self, error: psycopg.Error) -> Exception:
         if self.server.closed or self.server.broken:
             return ServerGone("the connection to the database server was lost: check that the server runs")
         for kind, known in _ERRORS:

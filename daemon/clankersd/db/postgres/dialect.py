@@ -27,7 +27,7 @@ _CROSS_JOIN = re.compile(r"\bCROSS JOIN\b")
 _TEMPORARY = re.compile(r"\btemp\.(?=\w)")
 _UNARY_PLUS = re.compile(r"\b(AND|OR|WHERE|ON|BY)\s+\+(?=[A-Za-z_])")
 _MATCH = re.compile(r"\b(\w+)\s+MATCH\s+:(\w+)")
-_STORES_TEXTS = re.compile(r"\b(?:INTO|UPDATE)\s+(?:chunks|memories)\b")
+_STORES_TEXTS = re.compile(r"\b(?:INTO|UPDATE)\s+(chunks|memories)\b")
 
 FUNCTIONS = {"char": "chr", "json": "json_minified", "group_concat": "string_agg", "json_object": "json_build_object"}
 """Functions of SQLite that have another name."""
@@ -37,13 +37,13 @@ FUNCTIONS = {"char": "chr", "json": "json_minified", "group_concat": "string_agg
 class Statement:
     """A statement for PostgreSQL, with the names of its parameters in order, and of those that are search queries.
 
-    `stores_texts` is True if it may store a text whose words are indexed.
+    `texts` is the table in which it may store texts whose words are indexed, if any.
     """
 
     sql: str
     parameters: tuple[str, ...]
     queries: frozenset[str]
-    stores_texts: bool
+    texts: str | None
 
 
 def translate(sql: str, params: Mapping[str, Any]) -> Statement:
@@ -80,7 +80,8 @@ def _rewrite(sql: str, kinds: tuple[tuple[str, str], ...]) -> Statement:
         sql = pattern.sub(replacement, sql)
     rewriter = _Rewriter(sql, dict(kinds))
     text = rewriter.rewrite()
-    return Statement(text, tuple(rewriter.parameters), queries, _STORES_TEXTS.search(sql) is not None)
+    stores = _STORES_TEXTS.search(sql)
+    return Statement(text, tuple(rewriter.parameters), queries, stores[1] if stores else None)
 
 
 class _Rewriter:

@@ -23,6 +23,7 @@ from clankersd.db.backup import SPARE_BYTES
 from clankersd.db.connection import Db
 from clankersd.db.migrations import refuse_unknown_schema, version
 from clankersd.db.postgres.connection import PostgresDb
+from clankersd.db.postgres.pipeline import ServerConnection
 
 INSTALL_HINT = "install the PostgreSQL client of the server's version (Debian: apt install postgresql-client)"
 
@@ -86,7 +87,7 @@ def make_dump(db: Db, schema: str, target: Path, is_stopped: Callable[[], bool])
     return DumpManifest(schema, server_version, version(db), target.stat().st_size, hash_file(target), rows)
 
 
-def restore_dump(dump: Path, server: "psycopg.Connection[Any]", target: str) -> dict[str, int]:
+def restore_dump(dump: Path, server: ServerConnection, target: str) -> dict[str, int]:
     """Make the schema `target` from a dump, in one transaction; return the number of rows of each table.
 
     A dump creates a schema with the name of the original. So the one that has this name is renamed, and gets it back

@@ -2,7 +2,6 @@
 
 import json
 import re
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from clankers_protocol.admin import Finding
-from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, DatabaseSizes, Engine, FullText
+from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, AddedVectors, DatabaseSizes, Engine, FullText
 from clankersd.db.postgres.words import (
     EXTRA_POSITION,
     chunk_words,
@@ -27,15 +26,23 @@ if TYPE_CHECKING:
     from clankersd.db.connection import Db, Extension
     from clankersd.db.store import Store
 
-HNSW_BUILD = "m = 16, ef_construction = 64"
-MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
-"""Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
+MAX_COMPARED = 20_000
+"""Up to this many eligible vectors are all compared, in some 20 ms: of few that pass a filter, HNSW misses more."""
 
 INDEX_TABLES = frozenset(
-    {"chunk_words", "memory_words", "unindexed_chunks", "unindexed_memories", "moved_chunks", "changed_chunks"}
+    {
+        "chunk_words",
+        "memory_words",
+        "unindexed_chunks",
+        "unindexed_memories",
+        "moved_chunks",
+        "changed_chunks",
+        "added_vectors",
+    }
 )
 """Tables that SQLite has no counterpart of."""
 
+_LOCK_KEYS = "hashtext('clankersd lock'), hashtext(current_schema() || ' ' || :name)"
 _TABLES = {"chunks_fts": ("chunk_words", "chunk"), "memories_fts": ("memory_words", "memory")}
 _PENDING = {"chunks_fts": "unindexed_chunks", "memories_fts": "unindexed_memories"}
 _MEMORY_COLUMNS = "content, summary, concepts_json, tags_json"
@@ -92,6 +99,10 @@ _OBJECTS = {
 _CREATE = re.compile(r"CREATE (?:UNIQUE )?(TABLE|INDEX|TRIGGER) (\w+)[^;]*;")
 
 
+class StoredVector(bytes):
+    """The 32-bit floats of a vector, to be bound as a value of the type vector."""
+
+
 class PostgresEngine(Engine):
     name = "postgres"
     vector_extension = "pgvector"
@@ -108,10 +119,11 @@ class PostgresEngine(Engine):
         return tokenizer()
 
     def index_words(self, db: "Db") -> None:
-        chunks = [(row[0], chunk_words(*row[1:])) for row in db.tuples(_DUE_CHUNKS)]
-        _store_words(db, "chunks_fts", chunks)
-        memories = [(row[0], text_words(row[1:])) for row in db.tuples(_DUE_MEMORIES)]
-        _store_words(db, "memories_fts", memories)
+        """Index the texts of the tables that the transaction has stored some in."""
+        tables: set[str] = db.has_new_words  # type: ignore[attr-defined]
+        for table in tables:
+            _index_due(db, f"{table}_fts")
+        tables.clear()
 
     def count_texts(self, db: "Db", index: str, stem: str) -> int:
         table, _ = _TABLES[index]
@@ -148,7 +160,7 @@ class PostgresEngine(Engine):
     def rebuild(self, db: "Db", index: FullText) -> None:
         db.execute(f"DELETE FROM {_TABLES[index.name][0]}")
         db.execute(f"INSERT INTO {_PENDING[index.name]} SELECT {index.key} FROM {index.content} ON CONFLICT DO NOTHING")
-        self.index_words(db)
+        _index_due(db, index.name)
 
     def clear_words(self, db: "Db") -> None:
         db.execute("DELETE FROM chunk_words")
@@ -163,18 +175,14 @@ class PostgresEngine(Engine):
 
     def create_vectors(self, db: "Db", table: str, dims: int) -> None:
         if db.value("SELECT to_regclass(:table) IS NOT NULL", {"table": table}):
+            self._log_added_vectors(db, table)
             return
         db.execute(
             f"CREATE TABLE {table} (rowid bigint PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE, "
             f"embedding vector({dims}) NOT NULL)"
         )
-        if dims <= MAX_INDEXED_DIMS:
-            indexed = "embedding vector_cosine_ops"
-        else:
-            indexed = f"(embedding::halfvec({dims})) halfvec_cosine_ops"
-        if dims <= MAX_INDEXED_HALF_DIMS:
-            db.execute(f"CREATE INDEX {table}_nearest ON {table} USING hnsw ({indexed}) WITH ({HNSW_BUILD})")
         db.execute(f"CREATE VIEW {table}_rowids AS SELECT rowid FROM {table}")
+        self._log_added_vectors(db, table)
 
     def drop_vectors(self, db: "Db", table: str) -> None:
         db.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
@@ -183,19 +191,48 @@ class PostgresEngine(Engine):
         db.execute(
             f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding::vector) "
             "ON CONFLICT (rowid) DO UPDATE SET embedding = excluded.embedding",
-            {"id": chunk, "embedding": _vector(embedding)},
+            {"id": chunk, "embedding": StoredVector(embedding)},
         )
 
     def nearest(
         self, db: "Db", table: str, query: bytes, k: int, eligible: str, params: dict[str, Any]
     ) -> list[tuple[int, float]]:
         """Search the HNSW index, further until `k` eligible chunks are found; or compare all, if these are few."""
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM ({eligible}) AS eligible LIMIT {MAX_COMPARED + 1}) AS counted"
+        is_exact = db.value(counted, params) <= MAX_COMPARED
+        order = "distance + 0" if is_exact else "embedding <=> :query::vector"  # the index does not know a sum
         sql = (
-            f"SELECT rowid, embedding <=> :query::vector AS distance FROM {table} "
-            f"WHERE rowid IN ({eligible}) ORDER BY embedding <=> :query::vector LIMIT :k"
+            f"SELECT rowid, distance FROM (SELECT rowid, embedding, embedding <=> :query::vector AS distance "
+            f"FROM {table} WHERE rowid IN ({eligible})) AS found ORDER BY {order} LIMIT {k}"
         )
-        rows = db.tuples(sql, params | {"query": _vector(query), "k": k})
+        rows = db.tuples(sql, params | {"query": StoredVector(query)})
         return sorted(((rowid, 1.0 - distance) for rowid, distance in rows), key=lambda row: -row[1])
+
+    def _log_added_vectors(self, db: "Db", table: str) -> None:
+        """Have vectors logged for other daemons, if there are any."""
+        name = f"{table}_added"
+        if db.is_shared and not db.value(
+            "SELECT 1 FROM pg_trigger WHERE tgname = :n AND tgrelid = :t::regclass", {"n": name, "t": table}
+        ):
+            db.execute(
+                f"CREATE TRIGGER {name} AFTER INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION vectors_added()"
+            )
+
+    def added_vectors(self, db: "Db", table: str, after: int) -> AddedVectors | None:
+        if not db.is_shared:
+            return None
+        [(first, last)] = db.tuples("SELECT min(position), max(position) FROM added_vectors")
+        if last is None or last <= after:
+            return AddedVectors(last or 0, [], is_complete=True)
+        sql = "SELECT DISTINCT chunk FROM added_vectors WHERE position > :after AND vectors = :table"
+        chunks = [chunk for (chunk,) in db.tuples(sql, {"after": after, "table": table})]
+        return AddedVectors(last, chunks, is_complete=first <= after + 1)
+
+    def lock(self, db: "Db", name: str) -> bool:
+        return bool(db.value(f"SELECT pg_try_advisory_lock({_LOCK_KEYS})", {"name": name}))
+
+    def unlock(self, db: "Db", name: str) -> None:
+        db.execute(f"SELECT pg_advisory_unlock({_LOCK_KEYS})", {"name": name})
 
     def log_moved_chunks(self, db: "Db") -> None:
         """Do nothing: the table and its trigger are part of the schema."""
@@ -204,10 +241,9 @@ class PostgresEngine(Engine):
         return True
 
     def log_changed_chunks(self, db: "Db") -> bool:
-        """Begin a new log. Where daemons share a schema there is none: ids do not grow in the order of commits."""
-        if db.is_shared:
-            return False
-        db.execute("DELETE FROM changed_chunks")
+        """Begin a new log, unless other daemons read it too."""
+        if not db.is_shared:
+            db.execute("DELETE FROM changed_chunks")
         return True
 
     def has_changed_chunks(self, db: "Db") -> bool:
@@ -296,7 +332,7 @@ class PostgresEngine(Engine):
                     "INSERT INTO unindexed_memories SELECT number FROM memories "
                     "WHERE number NOT IN (SELECT memory FROM memory_words) ON CONFLICT DO NOTHING"
                 )
-                self.index_words(db)
+                _index_due(db, "memories_fts")
 
     def insert_rows(self, db: "Db", table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
         places = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
@@ -339,6 +375,15 @@ class PostgresEngine(Engine):
         await progress(len(tables), len(tables))
 
 
+def _index_due(db: "Db", index: str) -> None:
+    """Index the texts that are listed as not indexed yet."""
+    if index == "chunks_fts":
+        rows = [(row[0], chunk_words(*row[1:])) for row in db.tuples(_DUE_CHUNKS)]
+    else:
+        rows = [(row[0], text_words(row[1:])) for row in db.tuples(_DUE_MEMORIES)]
+    _store_words(db, index, rows)
+
+
 def _store_words(db: "Db", index: str, rows: list[tuple[int, str]]) -> None:
     if rows:
         table, key = _TABLES[index]
@@ -348,10 +393,6 @@ def _store_words(db: "Db", index: str, rows: list[tuple[int, str]]) -> None:
 def _exactly(stem: str) -> str:
     """Return the tsquery of one stem."""
     return "'" + stem.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _vector(embedding: bytes) -> str:
-    return json.dumps(array("f", embedding).tolist())
 
 
 def _decode(occurrences: str) -> list[int]:

@@ -19,6 +19,7 @@ from clankers_protocol.errors import Conflict, DeadlineExceeded, QueryRefused
 from clankersd.db import migrations
 from clankersd.db.backup import Restoration
 from clankersd.db.connection import SQLITE_VERSION, Db, Extension
+from clankersd.db.engine import ServerOptions
 from clankersd.db.errors import (
     STORAGE_ERRORS,
     FileGone,
@@ -32,6 +33,8 @@ from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.postgres.backup import restore_aside, swap_schemas
 from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
 from clankersd.db.postgres.engine import PostgresEngine
+from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MIN_INDEXED_VECTORS, build_index
+from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
 from clankersd.metrics import timed_part
 
@@ -42,7 +45,7 @@ SNAPSHOT_SECONDS = 3600.0
 MAX_COMMIT_TRIES = 4
 """Times that a commit is tried, if writes of another daemon on the same schema stand in its way."""
 
-_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {milliseconds}"
+_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
 _HOLDERS = """
     SELECT coalesce(client_addr::text, 'this machine') FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -80,15 +83,14 @@ class PostgresStore(Store):
 
     engine = PostgresEngine()
 
-    def __init__(self, url: str, schema: str, is_shared: bool, path: Path, backups: Path, durability: str) -> None:
+    def __init__(self, server: ServerOptions, path: Path, backups: Path, durability: str) -> None:
         super().__init__(path, backups, durability)
         self._guard = ServerGuard(path, backups)
-        self._url = url
-        self._schema = schema
-        self._is_shared = is_shared
+        self._url, self._schema, self.is_shared, self._hnsw = server.url, server.schema, server.is_shared, server.hnsw
         self._server_version: str | None = None
-        self._idle: list[psycopg.Connection[Any]] = []
-        self._reading: set[psycopg.Connection[Any]] = set()
+        self._indexed_vectors: set[str] = set()
+        self._idle: list[ServerConnection] = []
+        self._reading: set[ServerConnection] = set()
         self._reads = anyio.CapacityLimiter(MAX_READS)
 
     def versions(self) -> dict[str, Any]:
@@ -184,6 +186,19 @@ class PostgresStore(Store):
         if self._connection is not None:
             await self._connection.run(self._set_synchronous_commit)
 
+    async def index_vectors(self, table: str, dims: int) -> None:
+        """Build the HNSW index of a table with many vectors; few are compared faster than they are indexed."""
+        if table in self._indexed_vectors or dims > MAX_INDEXED_HALF_DIMS:
+            return
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {MIN_INDEXED_VECTORS}) AS counted"
+        if await self.read(lambda db: db.value(counted)) < MIN_INDEXED_VECTORS:
+            return
+        started = time.monotonic()
+        connect_again = partial(connect, self._url, self._schema, self._hnsw)
+        if await anyio.to_thread.run_sync(build_index, connect_again, table, dims, self._hnsw):
+            log.info("vectors indexed", table=table, seconds=round(time.monotonic() - started, 1))
+        self._indexed_vectors.add(table)
+
     async def close(self) -> None:
         self._is_closing = True
         for raw in list(self._reading):
@@ -193,7 +208,7 @@ class PostgresStore(Store):
             self._idle.pop().close()
 
     async def _open(self) -> None:
-        connection = PostgresConnection(partial(create_schema, self._url, self._schema))
+        connection = PostgresConnection(partial(create_schema, self._url, self._schema, self._hnsw))
         await connection
         try:
             migration = await connection.run(self._prepare_server)
@@ -211,13 +226,14 @@ class PostgresStore(Store):
         db.execute("SET lock_timeout = 10000")
         with db.transaction():  # one daemon after another migrates
             db.execute("SELECT pg_advisory_xact_lock(hashtext('clankersd migration'), hashtext(current_schema()))")
-            if not db.value(_LOCK.format(suffix="_shared" if self._is_shared else "")):
+            if not db.value(_LOCK.format(suffix="_shared" if self.is_shared else "")):
                 holder = db.value(_HOLDERS)
                 raise SchemaRefused(
                     f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
                     "database_schema, or set database_shared = true for all of them"
                 )
-        db.is_shared = self._is_shared
+        assert isinstance(db, PostgresDb)
+        db.is_shared = db.server.is_shared = self.is_shared
         self._set_synchronous_commit(db)
         self._server_version = str(db.value("SHOW server_version")).partition(" ")[0]
         self.vec = find_vector_extension(db)
@@ -264,21 +280,29 @@ class PostgresStore(Store):
 
     def _read_in_thread(self, query: Callable[[Db], T], seconds: float) -> T:
         """Run `query` in a read-only transaction on a connection of the pool."""
-        begin = _BEGIN_READ.format(milliseconds=max(1, int(seconds * 1000)))
-        raw = self._idle.pop() if self._idle else connect(self._url, self._schema)
-        try:
-            PostgresDb(raw).execute(begin)
-        except ServerGone:  # closed while it was idle
-            raw = connect(self._url, self._schema)
-            PostgresDb(raw).execute(begin)
-        self._reading.add(raw)
-        try:
-            return query(PostgresDb(raw))
-        finally:
-            self._reading.discard(raw)
-            if not raw.closed:
-                raw.execute("ROLLBACK")
-                self._idle.append(raw)
+        timeout = f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"
+        while True:
+            is_reused = bool(self._idle)
+            raw = self._idle.pop() if is_reused else connect(self._url, self._schema, self._hnsw)
+            raw.is_shared = self.is_shared
+            self._reading.add(raw)
+            try:
+                raw.begin(_BEGIN_READ)
+                raw.send(timeout)
+                result = query(PostgresDb(raw))
+                raw.end("ROLLBACK")
+            except ServerGone:
+                if not is_reused:  # otherwise it was closed while it was idle
+                    raise
+            except psycopg.Error as error:
+                raise PostgresDb(raw).as_known(error) from error
+            else:
+                return result
+            finally:
+                self._reading.discard(raw)
+                if not raw.closed:
+                    raw.roll_back()
+                    self._idle.append(raw)
 
 
 def _to_json(value: Any) -> Any:

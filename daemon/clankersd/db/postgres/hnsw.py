@@ -1,0 +1,52 @@
+"""The HNSW index of a table of vectors, built beside the daemon's reads and writes."""
+
+from collections.abc import Callable
+
+from clankersd.db.engine import HnswOptions
+from clankersd.db.postgres.connection import PostgresDb
+from clankersd.db.postgres.pipeline import ServerConnection
+
+MIN_INDEXED_VECTORS = 10_000
+"""Fewer are all compared by a search, in about 10 ms."""
+
+MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
+"""Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
+
+MIN_BUILD_MEMORY_MB, MAX_BUILD_MEMORY_MB = 64, 2048
+"""Memory of the server for a build: where the graph does not fit, it takes several times as long."""
+
+_LOCK = "SELECT pg_try_advisory_lock(hashtext('clankersd vectors'), hashtext(current_schema() || :table))"
+_STATE = """
+    SELECT indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+    WHERE relname = :index AND relnamespace = current_schema()::regnamespace
+"""
+
+
+def build_index(connect: Callable[[], ServerConnection], table: str, dims: int, hnsw: HnswOptions) -> bool:
+    """Build the index unless it is there, or another daemon builds it; return True if it was built."""
+    server = connect()
+    try:
+        db = PostgresDb(server)
+        if not db.value(_LOCK, {"table": table}):
+            return False
+        index = f"{table}_nearest"
+        is_valid = db.value(_STATE, {"index": index})
+        if is_valid:
+            return False
+        if is_valid is not None:  # a build was interrupted
+            db.execute(f"DROP INDEX CONCURRENTLY {index}")
+        rows = db.value(f"SELECT count(*) FROM {table}")
+        megabytes = rows * (4 * dims + 32 * hnsw.m + 256) // 1_000_000
+        memory = min(max(megabytes, MIN_BUILD_MEMORY_MB), MAX_BUILD_MEMORY_MB)
+        db.execute(f"SET maintenance_work_mem = '{memory}MB'")
+        if dims <= MAX_INDEXED_DIMS:
+            indexed = "embedding vector_cosine_ops"
+        else:
+            indexed = f"(embedding::halfvec({dims})) halfvec_cosine_ops"
+        db.execute(
+            f"CREATE INDEX CONCURRENTLY {index} ON {table} USING hnsw ({indexed}) "
+            f"WITH (m = {hnsw.m}, ef_construction = {max(hnsw.ef_construction, 2 * hnsw.m)})"
+        )
+        return True
+    finally:
+        server.close()

@@ -1,0 +1,2 @@
+DROP FUNCTION vectors_added() CASCADE;
+DROP TABLE added_vectors;
