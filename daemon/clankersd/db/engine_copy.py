@@ -30,11 +30,11 @@ class CopyDiffers(Exception):
 def copy_rows(
     source: Db, target: Db, report: Report = lambda *_: None, is_stopped: Callable[[], bool] = lambda: False
 ) -> dict[str, int]:
-    """Copy all rows into a database with the same schema, and return their number by table.
+    """Copy all rows into a database with the same or a newer schema, and return their number by table.
 
     Raises CopyDiffers if a table differs afterwards, and apsw.InterruptError once `is_stopped` returns True.
     """
-    tables = _ordered_tables(target)
+    tables = _ordered_tables(source, target)
     total = sum(int(source.value(f"SELECT count(*) FROM {table.name}")) for table in tables)
     done = 0
     with target.engine.triggers_disabled(target):
@@ -72,18 +72,19 @@ class CopiedTable(msgspec.Struct, frozen=True):
     order: str
 
 
-def _ordered_tables(db: Db) -> list[CopiedTable]:
-    """Return the tables to copy, each after those that it refers to."""
-    references = db.engine.references(db)
-    pending = {name for name in db.engine.copied_tables(db) if name not in SKIPPED_TABLES}
+def _ordered_tables(source: Db, target: Db) -> list[CopiedTable]:
+    """Return the tables and columns that both databases have, each table after those that it refers to."""
+    references = target.engine.references(target)
+    pending = {*source.engine.copied_tables(source)} & {*target.engine.copied_tables(target)} - SKIPPED_TABLES
     ordered: list[CopiedTable] = []
     while pending:
-        placed = {table.name for table in ordered}
-        ready = sorted(name for name in pending if references.get(name, set()) - {name} <= placed | SKIPPED_TABLES)
+        ready = sorted(name for name in pending if not references.get(name, set()) & (pending - {name}))
         for name in ready:
-            keys = db.engine.primary_key(db, name)
+            keys = target.engine.primary_key(target, name)
             own = ["parent_id IS NOT NULL"] if name in references.get(name, set()) else []
-            ordered.append(CopiedTable(name, db.engine.column_names(db, name), ", ".join([*own, *keys])))
+            known = source.engine.column_names(source, name)
+            columns = [column for column in target.engine.column_names(target, name) if column in known]
+            ordered.append(CopiedTable(name, columns, ", ".join([*own, *keys])))
         pending -= set(ready)
     return ordered
 
