@@ -166,9 +166,7 @@ def test_daemons_on_a_shared_schema_find_what_the_others_store(server: PostgresS
             for reply in (rpc.call("search", query="penguins in the ocean", explain=True) for rpc in (first, second))
         ]
         assert explained[0] == explained[1]  # with the similarity of neighbours in the conversation
-        job = second.call("reindex")["jobId"]
-        ended = eventually(lambda: finished(second, job), "the reindex has ended")
-        assert ended["state"] == "done", ended["error"]
+        finished(second, second.call("reindex")["jobId"])
         second.call("upsertMessage", message=message("b1", "s", "volcanoes erupt with hot lava and ash"))
         settled(second)
         assert best(first, "hot lava of volcanoes")[0] == "b1"
