@@ -31,7 +31,7 @@ from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
 from clankersd.db.postgres.engine import PostgresEngine
 from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
-from clankersd.metrics import timed_part
+from clankersd.metrics import TimedPart
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class PostgresStore(Store):
             await self._reopened.wait()
         self._serving_connection(read_unavailable)
         try:
-            with timed_part("read"):
+            with TimedPart("read"):
                 return await self._run_pooled(query, seconds)
         except apsw.InterruptError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
