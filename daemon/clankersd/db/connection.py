@@ -34,6 +34,10 @@ PROGRESS_INSTRUCTIONS = 5000
 """SQLite virtual machine instructions between two checks whether to interrupt a statement."""
 
 CACHE_KIB = 32 * 1024  # with SQLite's default of 2 MiB the index is read from the disk over and over
+CACHED_STATEMENTS = 512
+"""Compiled statements that are kept, the most that apsw allows. Every use of a statement displaces the entry that was
+used longest ago: with the default of 100, a statement was compiled again if none of the last 25 messages needed it."""
+
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 _NOTHING: Mapping[str, Any] = {}
@@ -221,7 +225,7 @@ async def connect(path: Path, durability: str) -> Connection:
 
 
 def _open(path: Path, durability: str) -> apsw.Connection:
-    raw = apsw.Connection(str(path))
+    raw = apsw.Connection(str(path), statementcachesize=CACHED_STATEMENTS)
     try:
         raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         _set_pragma(raw, "busy_timeout", BUSY_TIMEOUT_MS, BUSY_TIMEOUT_MS)

@@ -6,8 +6,8 @@ The guard therefore compares the files at the database's path with those that we
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 import structlog
@@ -45,8 +45,7 @@ Inode = tuple[int, int]
 """Device and inode number."""
 
 
-@dataclass(frozen=True)
-class FileState:
+class FileState(NamedTuple):
     """Identity and size of the files at the path of the database; None for a file that does not exist.
 
     In WAL mode only a checkpoint writes to the database file, so between our checkpoints its size and time stay.
@@ -82,7 +81,7 @@ class FileState:
         """Accept the size and time that our checkpoint gave the file, unless the file was replaced in between."""
         if current.database != self.database:
             return self
-        return replace(self, database_bytes=current.database_bytes, database_changed_ns=current.database_changed_ns)
+        return self._replace(database_bytes=current.database_bytes, database_changed_ns=current.database_changed_ns)
 
     def is_same_database(self, other: "FileState") -> bool:
         """Return True if the database file is the same and no other program wrote to it."""

@@ -50,7 +50,7 @@ from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.sqlite_engine import SqliteEngine
 from clankersd.db.wal_link import restore_wal, unlink_empty
 from clankersd.db.write_queue import PendingWrite, PendingWrites
-from clankersd.metrics import metrics, timed_part
+from clankersd.metrics import TimedPart, metrics
 
 T = TypeVar("T")
 MakeError = Callable[[str], StorageUnavailable]
@@ -132,7 +132,7 @@ class Store:
         if self._reopened is not None:
             await self._reopened.wait()
         self._serving_connection()
-        with timed_part("write"):
+        with TimedPart("write"):
             future = self.queue.add(change, self.get_write_source(), bulk)
             self._stop_waiting(True)
             return await future
@@ -147,7 +147,7 @@ class Store:
         self._serving_connection()
         outcomes = self.queue.add_all(changes, self.get_write_source())
         self._stop_waiting(True)
-        with timed_part("write"):
+        with TimedPart("write"):
             return await outcomes
 
     async def read(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
@@ -174,7 +174,7 @@ class Store:
         if self._reopened is not None:
             await self._reopened.wait()
         try:
-            with timed_part("read"):
+            with TimedPart("read"):
                 return await self._run(run_briefly, read_unavailable)
         except apsw.InterruptError:
             pass
@@ -182,7 +182,7 @@ class Store:
             await self._handle_error(error)
             raise read_unavailable(describe_error(error)) from error
         try:
-            with timed_part("snapshot read"), anyio.fail_after(deadline - time.monotonic()):
+            with TimedPart("snapshot read"), anyio.fail_after(deadline - time.monotonic()):
                 return await self.snapshot_read(query)
         except TimeoutError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error

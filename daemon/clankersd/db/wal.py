@@ -8,6 +8,7 @@ continues. Database and WAL carry the stamps themselves, so they survive `kill -
 files. Copies made by `backup.py` get a generation of their own.
 """
 
+import os
 import secrets
 import struct
 from dataclasses import dataclass
@@ -67,12 +68,15 @@ def frame_bytes(page_size: int, frames: int) -> int:
 def has_frame(path: str, page_size: int, frame: int) -> bool:
     """Return True if a WAL still has its header and this frame; after a truncation and another write they are zeros."""
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # once per commit
-            header = file.read(_WAL_HEADER.size)
-            file.seek(frame_bytes(page_size, frame - 1) if frame > 1 else _WAL_HEADER.size)
-            return any(header) and any(file.read(_FRAME_HEADER.size))
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # twice per commit: a file object would cost more
+        try:
+            start = frame_bytes(page_size, frame - 1) if frame > 1 else _WAL_HEADER.size
+            header, found = os.pread(descriptor, _WAL_HEADER.size, 0), os.pread(descriptor, _FRAME_HEADER.size, start)
+        finally:
+            os.close(descriptor)
     except OSError:
         return False
+    return any(header) and any(found)
 
 
 def prepare_to_open(database: Path) -> Path | None:

@@ -18,7 +18,7 @@ WAIT_WINDOW_SECONDS = 60.0
 LONG_WAIT_SECONDS = 2.0
 """From this wait on, `health` reports a problem."""
 
-UNDISTURBED_BULK_FACTOR = 8
+UNDISTURBED_BULK_FACTOR = 20
 """How much longer bulk writes may take while there are no single writes: a larger commit costs less per write."""
 
 UNDISTURBED_SECONDS = 1.0

@@ -237,7 +237,7 @@ class ClientConnection(asyncio.Protocol):
         Tasks run in the order they are made and a write is queued before its task first waits, so writes of
         one connection keep their order.
         """
-        while self._in_flight < self._max_in_flight():
+        while not self._in_flight or self._in_flight < self._max_in_flight():
             if self._requests and self._can_start(self._requests[0]):
                 request = self._requests.popleft()
                 if request.batch is not None:

@@ -31,7 +31,7 @@ from clankers_protocol.errors import (
 )
 from clankers_protocol.events import Envelope
 from clankers_protocol.wire import CancelRequest, Method, Ok, result_type
-from clankersd.metrics import metrics, request_parts, timed_part
+from clankersd.metrics import TimedPart, metrics, request_parts
 from clankersd.wire import large_json
 from clankersd.wire.large_json import MAX_DEPTH
 from clankersd.wire.preparation import LARGE_REQUEST_BYTES, current_order, current_request_bytes
@@ -101,7 +101,7 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
             try:
                 order = current_order.get()
                 if order is not None and order.is_blocked:
-                    with timed_part("order"):
+                    with TimedPart("order"):
                         await order.wait()
                 reply = Success(await handler(daemon, _parse(method, params)))
                 outcome = "ok"

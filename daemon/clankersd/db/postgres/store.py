@@ -36,7 +36,7 @@ from clankersd.db.postgres.engine import PostgresEngine
 from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MIN_INDEXED_VECTORS, build_index
 from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
-from clankersd.metrics import timed_part
+from clankersd.metrics import TimedPart
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class PostgresStore(Store):
             await self._reopened.wait()
         self._serving_connection(read_unavailable)
         try:
-            with timed_part("read"):
+            with TimedPart("read"):
                 return await self._run_pooled(query, seconds)
         except apsw.InterruptError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
