@@ -10,6 +10,8 @@ import pytest
 from clankersd.db import Db, sqlite_engine
 from clankersd.search import chunk_table
 from clankersd.search.chunk_table import ChunkTable
+from clankersd.search.column_ranking import rank_columns
+from clankersd.search.ranking import rank
 from clankersd.search.turn_scoring import FADE_TOKENS, SIMILARITY_WEIGHTS, smooth_similarities
 
 SCHEMA = """
@@ -134,7 +136,8 @@ def smoothed(
     def compare(chunks: Any) -> Any:
         return np.array([similarities.get(one, np.nan) for one in chunks.tolist()])
 
-    return smooth_similarities(table, CHUNKING, [chunk], compare)
+    [average], [has_neighbour] = smooth_similarities(table, CHUNKING, np.array([chunk]), compare)
+    return {} if np.isnan(average) else {chunk: float(average)}, {chunk} if has_neighbour else set()
 
 
 def test_similarity_is_averaged_with_the_neighbours(db: Db, table: ChunkTable) -> None:
@@ -159,3 +162,37 @@ def test_similarity_of_a_chunk_without_a_turn_stays_the_same(db: Db, table: Chun
     add(db, 1, None)
     add(db, 2, 1)
     assert smoothed(table, db, 1, {1: 0.5, 2: 1.0}) == ({1: 0.5}, set())
+
+
+# --- Ranking
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    for chunk in range(1, 61):
+        role = str(chance.choice(["user", "assistant", "tool", "Ada"])) if seed else "tool"
+        position, tokens, created_at = map(int, chance.integers((0, 1, 0), (2, 250, 3)))
+        turn = int(chance.integers(20)) if chance.random() < 0.8 else None
+        add(db, chunk, turn, role=role, position=position, tokens=tokens, created_at=created_at)
+    table.catch_up(db)
+    chunks = np.sort(chance.choice(np.arange(1, 61), 40, replace=False))
+    keywords = np.where(chance.random(40) < 0.6, chance.random(40).round(1), 0.0)
+    similarities = np.where(chance.random(40) < 0.6, chance.random(40).round(1), np.nan)
+    for weight, speakers in ((0.5, set()), (0.0, {"ada"}), (1.0, {"ada"})):
+        known = zip(chunks.tolist(), keywords.tolist(), similarities.tolist(), strict=True)
+        scores: dict[int, float] = {}
+        similar: dict[int, float] = {}
+        for chunk, keyword, similarity in known:
+            scores |= {chunk: keyword} if keyword else {}
+            similar |= {chunk: similarity} if similarity == similarity else {}
+        expected = rank(table.rows(chunks.tolist()), scores, similar, weight, speakers)
+        expected.sort(key=lambda candidate: candidate.sort_key)
+        ranking = rank_columns(table, chunks, keywords, similarities, similarities, weight, speakers)
+        found = ranking.candidates(0, 10) + ranking.candidates(10)
+        assert [one.row for one in found] == [one.row for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            assert one.score == pytest.approx(other.score)
+            assert one.components == pytest.approx(other.components)
+            assert one.is_keyword_match == other.is_keyword_match
+            assert one.cosine == similar.get(one.row.id)

@@ -24,6 +24,7 @@ from clankersd.search.ranking import (
     best_per_group,
     collapse_duplicates,
     diversify,
+    find_phrase,
     fusion_weight,
     named_speakers,
     phrase_of,
@@ -340,7 +341,7 @@ def test_texts_with_the_whole_query_are_raised() -> None:
         one.components["keyword"] = 0.9
     phrase = phrase_of(" Connection  refused by broker!")
     assert phrase
-    raise_phrases(phrase, {one.row.id: one.row.text for one in found}, found)
+    raise_phrases(find_phrase(phrase, {one.row.id: one.row.text for one in found}), found)
     assert [round(one.score, 3) for one in found] == [0.6, 0.4]
     assert found[0].components["phrase"] == 1.0
     assert phrase_of("refused by") is None  # two words are often next to each other

@@ -414,16 +414,17 @@ def _fitting(block: _Block, used: slice, tests: list[tuple[Any, frozenset[int] |
 
     fitting = np.zeros(used.stop, np.bool_)
     for is_chosen, projects in tests:
+        # A label that was added after the tests were made belongs to rows that this search does not see.
+        labels = np.append(is_chosen, False)
         if projects is None:
-            mask = np.ones(used.stop, np.bool_)
-        else:
-            mask = np.zeros(used.stop, np.bool_)
-            for project in projects:
-                mask |= block.projects[used] == project
-        if not is_chosen.all():
-            # A label that was added after the tests were made belongs to rows that this search does not see.
-            mask &= np.append(is_chosen, False)[np.minimum(block.labels[used], len(is_chosen))]
-        fitting |= mask
+            if is_chosen.all():
+                fitting[:] = True
+            elif is_chosen.any():
+                fitting |= labels[np.minimum(block.labels[used], len(is_chosen))]
+            continue
+        for project in projects:
+            rows = np.flatnonzero(block.projects[used] == project)
+            fitting[rows] |= labels[np.minimum(block.labels[rows], len(is_chosen))]
     return fitting
 
 

@@ -183,6 +183,22 @@ class ChunkTable:
         names = [name.partition(" ") for name in self._labels.texts]
         return np.array([number == str(chunking) and fits(source) for number, _, source in names], np.bool_)
 
+    def existing(self, chunks: list[int]) -> Any:
+        """Return those of the chunks that exist, each once, as an ordered array."""
+        import numpy as np
+
+        ids = np.unique(np.array(chunks, np.int64))
+        return ids if self.columns is None else ids[self.columns.labels[ids] > 0]
+
+    def of_source(self, chunks: Any, source: str) -> Any:
+        """Return an array that tells of each of the chunks, an array, whether it is of this source."""
+        import numpy as np
+
+        if self.columns is None:
+            return np.zeros(len(chunks), np.bool_)
+        names = [name.partition(" ")[2] == source for name in self._labels.texts]
+        return np.array(names, np.bool_)[self.columns.labels[chunks]]
+
     def chunks_at_turns(self, keys: list[int], chunking: int) -> dict[int, int]:
         """Return the first chunk of this chunking of each turn that has one, by its key."""
         import numpy as np
@@ -213,7 +229,7 @@ class ChunkTable:
         ids = np.array(chunks, np.int64)
         ids = ids[columns.labels[ids] > 0]
         arrays = (ids, *(getattr(columns, name)[ids] for name in _ROW_COLUMNS))
-        sessions, roles = self.sessions.texts, self._roles.texts
+        sessions, roles = self.sessions.texts, self.roles.texts
         sources = [label.partition(" ")[2] for label in self._labels.texts]
         return {
             row[0]: RankingRow(
@@ -233,7 +249,7 @@ class ChunkTable:
         self.last = 0
         self.is_loaded = False
         self.columns: ChunkColumns | None = None
-        self.sessions, self._labels, self._roles = _Numbers(), _Numbers(), _Numbers()
+        self.sessions, self._labels, self.roles = _Numbers(), _Numbers(), _Numbers()
         self._turns: tuple[_Turns, ...] = ()
         self.changes_seen = 0
         """Position up to which the log of changes has been read."""
@@ -271,7 +287,7 @@ class ChunkTable:
         assert columns is not None
         columns.sessions[chunks], columns.turns[chunks] = self.sessions.of(sessions), turns
         columns.tokens[chunks], columns.projects[chunks] = tokens, projects
-        columns.labels[chunks], columns.roles[chunks] = self._labels.of(labels), self._roles.of(roles)
+        columns.labels[chunks], columns.roles[chunks] = self._labels.of(labels), self.roles.of(roles)
         columns.positions[chunks], columns.created_at[chunks] = positions, created_at
 
     def _follow_changes(self, db: Db) -> None:

@@ -26,9 +26,10 @@ from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import describe_dropped_words
-from clankersd.search.candidate_rows import fetch_candidate_rows
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
+from clankersd.search.column_ranking import ColumnRanking
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
+from clankersd.search.fusion import Fusion
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup, KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
@@ -37,32 +38,28 @@ from clankersd.search.ranking import (
     best_per_group,
     collapse_duplicates,
     diversify,
-    fusion_weight,
+    find_phrase,
     named_speakers,
     phrase_of,
     raise_phrases,
-    rank,
     without_names,
 )
 from clankersd.search.reranking import Reranking
 from clankersd.search.rows import R, RankingRow, RowQuery
 from clankersd.search.snippets import snippet
 from clankersd.search.term_index import TermIndex
-from clankersd.search.turn_scoring import TurnScores, score_turns
+from clankersd.search.turn_scoring import score_turns
 from clankersd.search.vector import PENDING_SECONDS, LabelLookup, QueryVector, VectorMatches, VectorSearch, in_thread_if
 
 POOL_SIZE = 150
 """Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
 
 MAX_POOL_SIZE = 1000
-MAX_REFILLS = 4
-"""Rounds in which deleted or hidden chunks are replaced by others."""
-
 MAX_OCCURRENCES_SCORED_INLINE = 20_000
 """More occurrences are scored in a thread; fewer are done sooner than a thread is reached."""
 
-MAX_COMPARED_WITH_PHRASE = 50
-"""Best candidates whose texts are searched for the query as it is written."""
+MAX_COMPARED = 50
+"""Best candidates whose texts are searched for the query as it is written; more are only made if they are needed."""
 
 MAX_NEIGHBOURS = 4096
 """The most neighbours that vec0 returns."""
@@ -347,45 +344,54 @@ class SearchEngine:
         plan = run.plan
         is_large = run.keywords.size > MAX_OCCURRENCES_SCORED_INLINE
         turn_scores = await in_thread_if(is_large, score_turns, run.keywords, 2 * plan.pool_size)
-        rows = await self._fetch_rows(run, turn_scores)
-        keyword_scores = {}
         if turn_scores:
             run.match_count = len(turn_scores.chunks)
-            keyword_scores = turn_scores.scores_of_rows(rows)
-        similarities = await self.vectors.similarities(run.vectors, rows, plan.filter)
-        if plan.mode == "vector":
-            vector_weight = 1.0
-        else:
-            vector_weight = 0.0
-            if self._index.embedder and run.vectors.nearest:
-                low, high = self._index.embedder.weight, self._index.embedder.agreed_weight
-                if plan.vector_weight is not None:
-                    low = high = plan.vector_weight
-                in_conversation = run.vectors.in_conversation
-                vector_weight = fusion_weight(low, high, keyword_scores, similarities, in_conversation)
-        candidates: list[Candidate[Any]] = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
-        cosines = run.vectors.cosines
-        for candidate in candidates:
-            candidate.cosine = cosines.get(candidate.row.id)
-        candidates.sort(key=lambda candidate: candidate.sort_key)
+        fusion = Fusion(
+            self._store,
+            self._terms.chunks,
+            self.vectors,
+            plan.filter,
+            run.vectors,
+            turn_scores,
+            plan.pool_size,
+            plan.mode,
+            plan.vector_weight,
+            run.speakers,
+        )
+        ranking = await fusion.rank()
+        candidates: list[Candidate[Any]] = ranking if isinstance(ranking, list) else ranking.candidates(0, MAX_COMPARED)
+        remaining = None if isinstance(ranking, list) else ranking
+        exact: set[int] = set()
         if phrase := phrase_of(run.query):
-            compared = [one.row.id for one in candidates[:MAX_COMPARED_WITH_PHRASE] if one.is_keyword_match]
+            compared = [one.row.id for one in candidates[:MAX_COMPARED] if one.is_keyword_match]
             likely = json.dumps(run.keywords.chunks_with_all_terms(compared))
             if likely != "[]":
                 texts = dict(await self._store.read(lambda db: db.tuples(_TEXTS, {"ids": likely})))
-                raise_phrases(phrase, texts, candidates)
-                candidates.sort(key=lambda candidate: candidate.sort_key)
-        if plan.rerank and self.reranking.is_configured:
+                exact = find_phrase(phrase, texts)
+        reranks = plan.rerank and self.reranking.is_configured
+        has_memories = plan.adjust_score is not None and remaining is not None and remaining.has_memories
+        if remaining and (exact or reranks or plan.half_life_days or plan.expand or plan.diversity or has_memories):
+            candidates += remaining.candidates(MAX_COMPARED)
+            remaining = None
+        if exact:
+            raise_phrases(exact, candidates)
+            candidates.sort(key=lambda candidate: candidate.sort_key)
+        if reranks:
             judged = await self._load(plan, candidates[: self.reranking.settings.candidates])
             run.rerank_note = await self.reranking.apply(run.query, judged, candidates)
             candidates.sort(key=lambda candidate: candidate.sort_key)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
             candidates.sort(key=lambda candidate: candidate.sort_key)
-        return await self._load_best(plan, candidates)
+        return await self._load_best(plan, candidates, remaining)
 
-    async def _load_best(self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]]) -> list[Candidate[R]]:
-        """Fetch the full rows of the best candidates, as many as the page takes and one more if there is one."""
+    async def _load_best(
+        self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]], remaining: ColumnRanking | None
+    ) -> list[Candidate[R]]:
+        """Fetch the full rows of the best candidates, as many as the page takes and one more if there is one.
+
+        `remaining` has the candidates after those that are ranked, if there are more.
+        """
         scored: list[Candidate[Any]] = list(ranked)
         if plan.adjust_score:
             memories = await self._load(plan, [one for one in ranked if one.row.source == "memories"])
@@ -402,6 +408,9 @@ class SearchEngine:
         count = max(MIN_LOADED_CANDIDATES, 2 * end)
         loaded: list[Candidate[R]] = []
         while True:
+            if remaining and len(scored) < count:
+                scored += remaining.candidates(MAX_COMPARED)
+                remaining = None
             loaded += await self._load(plan, scored[:count])
             scored = scored[count:]
             selected = await self._select(plan, loaded)
@@ -430,21 +439,6 @@ class SearchEngine:
                 candidate.duplicates = 0  # they are counted anew when more candidates were fetched
             candidates = collapse_near_duplicates(collapse_duplicates(candidates), end)
         return diversify(candidates, plan.diversity) if plan.diversity else candidates
-
-    async def _fetch_rows(self, run: _Run[R], turn_scores: TurnScores | None) -> dict[int, RankingRow]:
-        """Fetch the rows of everything that was found, and replace what is deleted or hidden by now."""
-        plan = run.plan
-        rows: dict[int, RankingRow] = {}
-        for _ in range(MAX_REFILLS):
-            nearest = [chunk for chunk, _ in run.vectors.nearest]
-            rows = await fetch_candidate_rows(
-                self._store, self._terms.chunks, plan.filter, turn_scores, nearest, plan.pool_size
-            )
-            missing = {chunk for chunk in nearest if chunk not in rows}
-            if not missing:
-                break
-            await self.vectors.replace_missing(run.vectors, missing, plan.filter, plan.pool_size)
-        return rows
 
     async def _expand(
         self, plan: SearchPlan[R], candidates: list[Candidate[R]], paths: dict[int, ScoredPath]

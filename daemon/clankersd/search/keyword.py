@@ -220,6 +220,8 @@ def _mask(db: Db, chunk_filter: ChunkFilter, table: ChunkTable, last: int) -> An
             chunk_filter.params["chunking"],
             lambda source, sources=sources: source != "memories" and (sources is None or source in sources),  # type: ignore[misc]
         )
+        if not labels.any():
+            continue
         if test.project is None:
             mask |= labels[columns.labels[: last + 1]]
             continue

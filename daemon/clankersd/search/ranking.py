@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Generic
@@ -165,18 +166,18 @@ def phrase_of(query: str) -> str | None:
     return phrase if len(words) >= MIN_PHRASE_WORDS and len(phrase) <= MAX_PHRASE_CHARACTERS else None
 
 
-def raise_phrases(phrase: str, texts: Mapping[int, str], candidates: list[Candidate[AnyRow]]) -> None:
-    """Raise the scores of the candidates whose texts, given by chunk, contain the phrase. Case and spacing may differ.
+def find_phrase(phrase: str, texts: Mapping[int, str]) -> set[int]:
+    """Return the chunks whose texts contain the phrase. Case and spacing may differ."""
+    return {chunk for chunk, text in texts.items() if phrase in " ".join(text.lower().split())}
 
-    The scores of all candidates are scaled down then, so that none is above 1.
-    """
-    exact = {chunk for chunk, text in texts.items() if phrase in " ".join(text.lower().split())}
-    if exact:
-        for candidate in candidates:
-            if candidate.row.id in exact:
-                candidate.components["phrase"] = 1.0
-                candidate.score += PHRASE_WEIGHT
-            candidate.score /= 1 + PHRASE_WEIGHT
+
+def raise_phrases(exact: AbstractSet[int], candidates: list[Candidate[AnyRow]]) -> None:
+    """Raise the scores of the chunks with the phrase, and scale those of all candidates, so that none is above 1."""
+    for candidate in candidates:
+        if candidate.row.id in exact:
+            candidate.components["phrase"] = 1.0
+            candidate.score += PHRASE_WEIGHT
+        candidate.score /= 1 + PHRASE_WEIGHT
 
 
 def apply_recency(candidates: list[Candidate[AnyRow]], now: int, half_life_days: float) -> None:

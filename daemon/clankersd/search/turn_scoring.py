@@ -102,6 +102,17 @@ class TurnScores:
                 by_chunk[chunk] = scores[key]
         return by_chunk
 
+    def scores_of_chunks(self, chunks: "Array", keys: "Array") -> "Array":
+        """Return the scores of chunks, an ordered array, by the same rule; 0 for none. `keys` are those of turns."""
+        import numpy as np
+
+        positions = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        scores = np.where(self.keys[positions] == keys, self.scores[positions], 0.0)
+        positions = np.minimum(np.searchsorted(self.matched_keys, keys), len(self.matched_keys) - 1)
+        best = np.where(self.matched_keys[positions] == keys, self.chunks[positions], chunks)
+        is_present = chunks[np.minimum(np.searchsorted(chunks, best), len(chunks) - 1)] == best
+        return np.where((best == chunks) | ~is_present, scores, 0.0)
+
 
 def _look_up(keys: Any, values: Any, wanted: Sequence[int]) -> dict[int, Any]:
     """Return the values at those of the wanted keys that are among the ordered keys."""
@@ -324,20 +335,18 @@ def _proximity_in_chunk(offsets: list[list[int]], idf: list[float]) -> float:
 
 
 def smooth_similarities(
-    table: ChunkTable, chunking: int, chunks: Sequence[int], compare: "Callable[[Array], Array]"
-) -> tuple[dict[int, float], set[int]]:
+    table: ChunkTable, chunking: int, own: "Array", compare: "Callable[[Array], Array]"
+) -> "tuple[Array, Array]":
     """Average the similarity of each chunk with those of its neighbours, weighted by nearness and shortness.
 
     `compare` is given these chunks and then their neighbours, and returns the similarity of each, NaN for one without
-    a vector. A turn is represented by its first chunk. Returns the averages, and the chunks that have a neighbour. A
-    chunk without a vector has no average.
+    a vector. A turn is represented by its first chunk. Returns the averages, NaN for a chunk without a vector, and
+    which of the chunks have a neighbour.
     """
     import numpy as np
 
     columns = table.columns
-    if columns is None:
-        return {}, set()
-    own = np.array(chunks, np.int64)
+    assert columns is not None
     known = np.where(own < len(columns.labels), own, 0)  # a newer chunk has no neighbours yet
     keys = columns.keys(known)
     steps = np.array([step for step, _ in _NEARNESS])[:, None]
@@ -350,6 +359,4 @@ def smooth_similarities(
     weights = nearness * np.minimum(1.0, FADE_TOKENS / np.maximum(columns.tokens[near], 1))
     weights[np.isnan(of_near)] = 0.0
     smoothed = (of_own + (weights * np.nan_to_num(of_near)).sum(axis=0)) / (1 + weights.sum(axis=0))
-    has_vector = ~np.isnan(of_own)
-    averages = dict(zip(own[has_vector].tolist(), smoothed[has_vector].tolist(), strict=True))
-    return averages, set(own[(near > 0).any(axis=0)].tolist())
+    return smoothed, (near > 0).any(axis=0)

@@ -1,7 +1,7 @@
 """Vector search: the vector of a query, and the chunks with the nearest vectors."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import anyio
 from clankers_protocol.errors import Conflict, InvalidParams
 from clankers_protocol.search import Embedding
 from clankersd.db import Db, Store
-from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
+from clankersd.embedders.base import Embedder, EmbedderUnavailable, ItemFailed, Vector
 from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
@@ -22,7 +22,6 @@ from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.closeness import DEFAULT_BASELINE, Calibration
 from clankersd.search.filters import MATCHING_CHUNKS, NO_MEMORIES, ChunkFilter, Criteria, build_filter
 from clankersd.search.ranking import Candidate
-from clankersd.search.rows import RankingRow
 from clankersd.search.turn_scoring import smooth_similarities
 
 PENDING_SECONDS = 0.05
@@ -98,6 +97,10 @@ class VectorSearch:
         self._queue = queue
         self._start_task = start_task
         self._centres: dict[str, tuple[float, Vector | None]] = {}
+
+    @property
+    def embedder(self) -> Embedder | None:
+        return self._index.embedder
 
     async def embed_query(self, query: str) -> QueryVector:
         """Embed a query, after giving the queue a moment to embed what has just been stored."""
@@ -176,30 +179,54 @@ class VectorSearch:
         return await self._nearest_stored(vector, k, _LISTED, {"listed": json.dumps(best)})
 
     async def similarities(
-        self, matches: VectorMatches, rows: Mapping[int, RankingRow], chunk_filter: ChunkFilter
+        self, matches: VectorMatches, chunks: Sequence[int], chunk_filter: ChunkFilter
     ) -> dict[int, float]:
-        """Return the similarity of each row to the query, averaged with that of its neighbours in the conversation.
+        """Return the similarity of each chunk to the query, averaged with that of its neighbours in the conversation.
 
-        Similarities are measured from the centre of the scope: what all its texts have in common is no evidence.
+        Similarities are measured from the centre of the scope: what all its texts have in common is no evidence. As
+        long as not everything is in memory, they are plain cosines.
         """
-        mirror, live = self._index.mirror, self._index.live
-        vector = matches.query.vector
-        is_ready = (
-            mirror is not None and mirror.complete and self._chunks.is_loaded and self._chunks.columns is not None
-        )
-        if vector is None or mirror is None or live is None or not is_ready:
+        if not self._can_smooth(matches):
             matches.cosines = dict(matches.nearest)
             return matches.cosines
+        import numpy as np
+
+        smoothed, cosines = await self.similarity_columns(matches, np.array(chunks, np.int64), chunk_filter)
+        found = zip(chunks, cosines.tolist(), smoothed.tolist(), strict=True)
+        both = {chunk: (cosine, similarity) for chunk, cosine, similarity in found if cosine == cosine}
+        matches.cosines = {chunk: cosine for chunk, (cosine, _) in both.items()}
+        return {chunk: similarity for chunk, (_, similarity) in both.items()}
+
+    async def similarity_columns(
+        self, matches: VectorMatches, chunks: Any, chunk_filter: ChunkFilter
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Return the similarities of chunks, an array, and their cosines, as arrays; NaN for one without a vector."""
+        import numpy as np
+
+        if not self._can_smooth(matches):
+            nearest = dict(matches.nearest)
+            cosines = np.array([nearest.get(chunk, np.nan) for chunk in chunks.tolist()], np.float64)
+            return cosines, cosines
         centre = await self._centre(chunk_filter)
+        vector, mirror, live = matches.query.vector, self._index.mirror, self._index.live
+        assert vector is not None
+        assert mirror is not None
+        assert live is not None
+        similarities = np.zeros((1, len(chunks)))
 
-        def compare(chunks: Any) -> Any:
-            cosines = mirror.compare([vector] if centre is None else [vector, centre], chunks)
-            found = zip(rows, cosines[0].tolist(), strict=False)  # their neighbours come after them
-            matches.cosines = {chunk: cosine for chunk, cosine in found if cosine == cosine}
-            return cosines[0] if centre is None else from_centre(vector, centre, *cosines)
+        def compare(compared: Any) -> Any:
+            nonlocal similarities
+            similarities = mirror.compare([vector] if centre is None else [vector, centre], compared)
+            return similarities[0] if centre is None else from_centre(vector, centre, *similarities)
 
-        smoothed, matches.in_conversation = smooth_similarities(self._chunks, live.chunking.number, list(rows), compare)
-        return smoothed
+        smoothed, has_neighbour = smooth_similarities(self._chunks, live.chunking.number, chunks, compare)
+        matches.in_conversation = set(chunks[has_neighbour].tolist())
+        return smoothed, similarities[0][: len(chunks)]  # those of their neighbours come after them
+
+    def _can_smooth(self, matches: VectorMatches) -> bool:
+        mirror, chunks = self._index.mirror, self._chunks
+        is_loaded = mirror is not None and mirror.complete and chunks.is_loaded and chunks.columns is not None
+        return is_loaded and matches.query.vector is not None and self._index.live is not None
 
     async def calibrate(
         self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]], elsewhere: bool

@@ -1,0 +1,137 @@
+"""Ranking by columns: the scores of `rank`, computed for all candidates at once from the table of chunks in memory.
+
+Candidates are made only of those that are looked at: of some three hundred, a page shows ten.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from clankersd.index.tokenize import WORD
+from clankersd.search.chunk_table import ChunkTable
+from clankersd.search.ranking import (
+    ASSISTANT_FACTOR,
+    LONG_TOKENS,
+    SHORT_TOKENS,
+    SPEAKER_WEIGHT,
+    TOOL_FACTOR,
+    Candidate,
+)
+from clankersd.search.rows import RankingRow
+
+
+@dataclass(frozen=True)
+class ColumnRanking:
+    """Ranked chunks, best first, with their scores and the components of these, as arrays.
+
+    There are no vector components if vectors have no weight, and no speaker components if the query names nobody. A
+    role component or a cosine is NaN where there is none.
+    """
+
+    table: ChunkTable
+    chunks: Any
+    scores: Any
+    keywords: Any
+    vectors: Any
+    speakers: Any
+    roles: Any
+    cosines: Any
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    @property
+    def has_memories(self) -> bool:
+        return bool(self.table.of_source(self.chunks, "memories").any())
+
+    def candidates(self, start: int, end: int | None = None) -> list[Candidate[RankingRow]]:
+        """Return the candidates in this range of ranks; a chunk that was deleted in the meantime is left out."""
+        own = slice(start, end)
+        rows = self.table.rows(self.chunks[own].tolist())
+        columns = [self.scores, self.keywords, self.vectors, self.speakers, self.roles, self.cosines]
+        found = []
+        for chunk, score, keyword, vector, speaker, role, cosine in zip(
+            self.chunks[own].tolist(), *(_listed(column, len(self.chunks[own]), own) for column in columns), strict=True
+        ):
+            named = {"keyword": keyword, "vector": vector, "speaker": speaker, "role": role}
+            components = {name: value for name, value in named.items() if value is not None}
+            if chunk in rows:
+                found.append(Candidate(rows[chunk], score, keyword > 0, components, cosine=cosine))
+        return found
+
+
+def _listed(column: Any, count: int, own: slice) -> list[Any]:
+    """Return part of a column as a list, with None for NaN and for a column that there is not."""
+    if column is None:
+        return [None] * count
+    return [None if value != value else value for value in column[own].tolist()]
+
+
+def rank_columns(
+    table: ChunkTable,
+    chunks: Any,
+    keywords: Any,
+    similarities: Any,
+    cosines: Any,
+    vector_weight: float,
+    speakers: set[str],
+) -> ColumnRanking:
+    """Rank chunks by their keyword scores (0 for none) and similarities (NaN for none), as `rank` does."""
+    import numpy as np
+
+    columns = table.columns
+    assert columns is not None
+    role_names = table.roles.texts
+    roles, is_known = columns.roles[chunks], ~np.isnan(similarities)
+    is_scaling = roles != table.roles.by_text.get("tool", -1)
+    if not is_scaling.any():
+        is_scaling[:] = True
+    best = keywords[is_scaling].max(initial=0.0) or keywords.max(initial=0.0) or 1.0
+    known = similarities[is_scaling & is_known]
+    known = known if len(known) else similarities[is_known]
+    low, high = (known.min(), known.max()) if len(known) else (0.0, 1.0)
+    vectors = np.where(is_known, np.clip((similarities - low) * (1 / (high - low)), 0, 1) if high > low else 1.0, 0.0)
+    keyword_weight = (1 - vector_weight) / best
+    scores = keyword_weight * keywords + vector_weight * vectors
+    # Of the chunks of a message, the best one represents it, with the best score of each kind.
+    keys = columns.keys(chunks)
+    order = np.lexsort((chunks, -scores, keys))
+    starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1])[: len(order)])
+    keywords, vectors = (np.maximum.reduceat(one[order], starts) if len(order) else one for one in (keywords, vectors))
+    chosen = order[starts]
+    chunks, roles, cosines = chunks[chosen], roles[chosen], cosines[chosen]
+    scores = keyword_weight * keywords + vector_weight * vectors if vector_weight else keyword_weight * keywords
+    speaker = None
+    if speakers:
+        names = [not speakers.isdisjoint(WORD.findall(name.lower())) for name in role_names]
+        speaker = np.array(names, np.float64)[roles]
+        scores = (scores + SPEAKER_WEIGHT * speaker) / (1 + SPEAKER_WEIGHT)
+    factors = _role_factors(table, chunks, roles)
+    scores = scores * np.where(np.isnan(factors), 1.0, factors)
+    scores = scores / max(1.0, scores.max(initial=0.0))  # a tool call may have more words of the query than any message
+    order = np.lexsort((chunks, -columns.created_at[chunks], -scores))
+    return ColumnRanking(
+        table,
+        chunks[order],
+        scores[order],
+        np.minimum(1.0, keywords / best)[order],
+        vectors[order] if vector_weight else None,
+        None if speaker is None else speaker[order],
+        factors[order],
+        cosines[order],
+    )
+
+
+def _role_factors(table: ChunkTable, chunks: Any, roles: Any) -> Any:
+    """Return the factor of `assistant_factor` for assistants and tool calls, with that of tool calls; else NaN."""
+    import numpy as np
+
+    columns = table.columns
+    assert columns is not None
+    assistant, tool = (table.roles.by_text.get(name, -1) for name in ("assistant", "tool"))
+    tokens = columns.tokens[chunks]
+    tokens = np.where(columns.positions[chunks] == 0, tokens, np.maximum(tokens, LONG_TOKENS))
+    share = np.log(np.clip(tokens, SHORT_TOKENS, LONG_TOKENS) / SHORT_TOKENS) / math.log(LONG_TOKENS / SHORT_TOKENS)
+    factors = np.where(tokens >= LONG_TOKENS, ASSISTANT_FACTOR, 1 - (1 - ASSISTANT_FACTOR) * share)
+    factors = np.where(roles == tool, factors * TOOL_FACTOR, factors)
+    return np.where((roles == assistant) | (roles == tool), factors, np.nan)
