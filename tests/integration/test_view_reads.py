@@ -321,6 +321,7 @@ def test_recorded_searches_survive_a_restart(fresh_daemon: DaemonProcess) -> Non
         connection.call("capture.resume")
         connection.call("search", query="asked just before the end")
     fresh_daemon.stop()
+    fresh_daemon.close()
     fresh_daemon.start()
     with fresh_daemon.connect() as connection:
         recent = connection.call("recall.recent")
