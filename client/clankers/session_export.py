@@ -5,9 +5,17 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING
 
 from clankers_protocol.sessions import Session, TimelineEntry, Tool
 from clankers_protocol.terminal import sanitize
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+MAX_MARKDOWN_CHARACTERS = 64_000
+"""A longer text is shown as it is: it is a log or a file, and rendering it takes long."""
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -16,8 +24,14 @@ article { margin: 1.25rem 0; padding-left: .75rem; border-left: 3px solid #8888;
 article.user { border-color: #2a9d55; } article.assistant { border-color: #2a7ab8; }
 article.error { border-color: #c0392b; }
 h2 { font-size: .9rem; margin: 0 0 .25rem; } time, .facts { color: #777; font-weight: normal; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .25rem 0; font: inherit; }
-details pre { font: .85rem/1.4 ui-monospace, monospace; } summary { cursor: pointer; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .25rem 0; }
+pre, code { font: .85rem/1.45 ui-monospace, monospace; background: #8881; border-radius: 4px; }
+pre { padding: .5rem .7rem; } code { padding: 0 .25em; } pre code { padding: 0; background: none; }
+.plain { font: inherit; background: none; padding: 0; } summary { cursor: pointer; }
+.text { overflow-wrap: anywhere; } .text > :first-child { margin-top: 0; } .text > :last-child { margin-bottom: 0; }
+.text h1, .text h2, .text h3, .text h4 { font-size: 1rem; margin: .8rem 0 .3rem; }
+table { border-collapse: collapse; } th, td { border: 1px solid #8886; padding: .15rem .5rem; text-align: left; }
+@media print { article { break-inside: avoid; } }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The file holds text that agents and web pages wrote: nothing in it may run or be fetched."""
@@ -58,10 +72,20 @@ def to_html(session: Session, entries: Iterable[TimelineEntry]) -> Iterator[str]
         if entry.tool:
             for name, block in _tool_blocks(entry.tool):
                 yield f"<details><summary>{name}</summary><pre>{_escape(block)}</pre></details>"
+        elif text and not entry.error and len(text) <= MAX_MARKDOWN_CHARACTERS:
+            yield f'<div class="text">{_markdown().render(sanitize(text.strip()))}</div>'
         elif text:
-            yield f"<pre>{_escape(text.strip())}</pre>"
+            yield f'<pre class="plain">{_escape(text.strip())}</pre>'
         yield "</article>\n"
     yield "</body></html>\n"
+
+
+@cache
+def _markdown() -> "MarkdownIt":
+    """Return the renderer of messages: HTML in them stays text, only web links are links, and nothing is fetched."""
+    from markdown_it import MarkdownIt  # only an export needs it
+
+    return MarkdownIt("js-default").disable("image")
 
 
 def _facts(session: Session) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from helpers.daemon import RawConnection
+from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import settled
 
 T0 = 1_700_000_000_000
@@ -210,6 +210,9 @@ def test_ledger_says_what_was_told_from_what_and_whether_it_was_used(rpc: RawCon
     (of_session,) = totals["sessions"]
     assert (of_session["id"], of_session["used"], of_session["characters"]) == ("s", 1, told["characters"])
     assert rpc.call("recall.totals", memoryId=memory["id"])["items"] == [of_memory]
+    again = rpc.call("recall.preview", kind="prompt", query=prompt, project=PROJECT, sessionId="s")
+    (candidate,) = [one for one in again["considered"] if one["id"] == memory["id"]]
+    assert (candidate["chosen"], candidate["why"]) == (False, "told before in this session")
 
 
 def test_strength_of_a_memory_falls_until_it_is_archived(rpc: RawConnection) -> None:
@@ -307,3 +310,20 @@ def test_facets_count_all_texts_with_the_words(rpc: RawConnection) -> None:
     assert (project["count"], counted(project=project["value"])[0]) == (30, 30)
     assert rpc.call("search.facets", query="alone glows zebra", scopes=["*"])["words"] == "any"
     assert rpc.call("search.facets", query="unheard")["total"] == 0
+
+
+def test_recorded_searches_survive_a_restart(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
+        connection.call("search", query="where are the keys?")
+        connection.call("capture.pause")
+        connection.call("search", query="nobody should know")
+        assert len(connection.call("recall.recent")["searches"]) == 1, "nothing is recorded while capture is paused"
+        connection.call("capture.resume")
+        connection.call("search", query="asked just before the end")
+    fresh_daemon.stop()
+    fresh_daemon.close()
+    fresh_daemon.start()
+    with fresh_daemon.connect() as connection:
+        recent = connection.call("recall.recent")
+    assert [one["query"] for one in recent["searches"]] == ["asked just before the end", "where are the keys?"]
+    assert recent["searchCount"] == 2

@@ -49,6 +49,18 @@ def test_html_holds_stored_text_as_text_only() -> None:
     assert "\u202e" not in page
 
 
+def test_html_shows_markdown_of_messages_without_anything_that_is_fetched() -> None:
+    text = "Use **one** pass:\n\n```python\nx < 1\n```\n\n[docs](https://example.org/a) ![pixel](https://example.org/p.png)"
+    message = TimelineEntry("message", 1, message=Message("m", "s", role="assistant", text_content=text))
+    log = TimelineEntry("message", 2, message=Message("n", "s", role="user", text_content="**x** " * 20_000))
+    page = "".join(to_html(Session("s"), [message, log]))
+    assert "<strong>one</strong>" in page
+    assert '<pre><code class="language-python">x &lt; 1\n</code></pre>' in page
+    assert '<a href="https://example.org/a">docs</a>' in page
+    assert "<img" not in page
+    assert page.count("<strong>") == 1
+
+
 def test_markdown_fences_are_longer_than_those_in_the_text() -> None:
     text = "".join(to_markdown(Session("s", title="Fix the login"), entries()))
     assert text.startswith("# Fix the login\n")

@@ -187,6 +187,7 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
     block = Block(max_block_characters(config))
     reason = ""
     considered: list[RecallCandidate] = []
+    offered: set[str] = set()
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
             if kind == "start":
@@ -194,6 +195,7 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
             else:
                 matches, reason = await _match_prompt(config, store, engine, target, at.prompt)
                 items, considered = matches.items, matches.considered
+                offered = {item.id for item in items}
             new_items = [item for item in items if item.id not in target.recalled_ids]
             for item in new_items:
                 block.add(item)
@@ -201,6 +203,13 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
                 reason = "everything relevant was already recalled in this session"
     if scope.cancelled_caught:
         reason = "the search took too long: see the setting `recall_seconds`"
+    for candidate in considered:
+        if candidate.chosen and candidate.id not in block.ids:
+            candidate.chosen, candidate.why = False, "no room in the block"
+            if candidate.id in target.recalled_ids:
+                candidate.why = "told before in this session"
+            elif candidate.id not in offered:
+                candidate.why = "like a better one, or above the limit"
     if not block.ids:
         return Recall("", [], 0, reason, considered)
     return Recall(block.text, block.ids, len(block.text), None, considered)

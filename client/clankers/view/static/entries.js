@@ -17,6 +17,7 @@ export function entryElement(entry, view) {
   element.id = `entry-${record?.id ?? ""}`;
   element.dataset.id = record?.id ?? "";
   element.dataset.at = entry.at;
+  element.classList.add("entry"); // a record of an unknown kind, too
   return element;
 }
 

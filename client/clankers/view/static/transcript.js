@@ -8,8 +8,9 @@ import { entryElement, injectionElement, markWords } from "./entries.js";
 const WINDOW_ENTRIES = 40;
 const MAX_CHARACTERS = 12_000;
 const ENTRY_PIXELS = 90;
-const LOAD_MARGIN = "1200px 0px";
-const DROP_PIXELS = 6_000;
+const LOAD_MARGIN = "2000px 0px";
+const DROP_PIXELS = 5_000;
+const PASSING_MS = 80; // a window that leaves the screen sooner, as while the scroll bar is dragged, is not loaded
 
 export class Transcript {
   constructor(sessionId, total, injections, view, signal) {
@@ -48,9 +49,28 @@ export class Transcript {
   }
 
   onScreen(changes) {
-    for (const change of changes)
-      if (change.isIntersecting) this.load(this.windows[Number(change.target.dataset.index)]);
+    for (const change of changes) {
+      const one = this.windows[Number(change.target.dataset.index)];
+      clearTimeout(one.timer);
+      if (!change.isIntersecting) this.abandon(one);
+      else if (this.isMoving()) one.timer = setTimeout(() => this.load(one), PASSING_MS);
+      else this.load(one);
+    }
     this.dropFar();
+  }
+
+  /** Tell whether windows are coming faster than they can be read. */
+  isMoving() {
+    const before = this.lastSeen ?? -Infinity;
+    this.lastSeen = performance.now();
+    return this.lastSeen - before < PASSING_MS;
+  }
+
+  /** Cancel the request of a window that left the screen before it was shown; it is loaded when it comes back. */
+  abandon(one) {
+    if (!one.loaded || one.element.firstChild || one === this.wanted) return;
+    one.request.abort();
+    one.loaded = null;
   }
 
   /** Drop the windows that are far from the screen, except one that somebody is on the way to. */
@@ -65,11 +85,12 @@ export class Transcript {
   /** Load a window. Entries that are already shown keep their place. */
   load(one, again = false) {
     if (one.loaded && !again) return one.loaded;
-    one.loaded = this.fetch(one);
+    one.request = new AbortController();
+    one.loaded = this.fetch(one, AbortSignal.any([this.signal, one.request.signal]));
     return one.loaded;
   }
 
-  async fetch(one) {
+  async fetch(one, signal) {
     try {
       // One entry more than is shown: an injection belongs before the next entry, wherever that is.
       const asked = {
@@ -78,13 +99,13 @@ export class Transcript {
         limit: WINDOW_ENTRIES + 1,
         maxCharacters: MAX_CHARACTERS,
       };
-      const entries = await this.entries(asked);
-      if (this.signal.aborted) return;
+      const entries = await this.entries(asked, signal);
+      if (signal.aborted) return;
       replace(one.element, this.elements(one, entries));
       one.element.style.removeProperty("min-height");
       this.dropFar(); // the screen may have moved on meanwhile
     } catch (error) {
-      if (this.signal.aborted) return;
+      if (signal.aborted) return;
       replace(
         one.element,
         errorBox(error, () => this.load(one, true)),
@@ -93,16 +114,16 @@ export class Transcript {
   }
 
   /** Fetch entries; a reply that was full before all of them is continued. */
-  async entries(asked) {
+  async entries(asked, signal) {
     const entries = [];
-    let page = await rpc("session.timeline", asked, this.signal);
+    let page = await rpc("session.timeline", asked, signal);
     entries.push(...page.entries);
     while (page.cursor && entries.length < asked.limit) {
       const { sessionId, maxCharacters } = asked;
       page = await rpc(
         "session.timeline",
         { sessionId, maxCharacters, cursor: page.cursor, limit: asked.limit - entries.length },
-        this.signal,
+        signal,
       );
       entries.push(...page.entries);
     }

@@ -104,7 +104,7 @@ async function recentRecall(shown, session, signal) {
       );
   const card = ofSearches ? searchCard : silentCard;
   const list = () => pages(first, read, (one) => h("li", {}, card(one)), { class: "cards" });
-  const kept = h("p", { class: "muted small" }, "The last 2,000 of 90 days are kept; the oldest is from ", time(since), ".");
+  const kept = h("p", { class: "muted small" }, "The last 2,000 of 90 days are kept. Oldest: ", time(since));
   return [
     ofSearches ? plural(searchCount, "search", "searches") : plural(silentCount, "prompt"),
     first.rows.length ? [kept, list()] : none,
