@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ async def get_metrics(daemon: "Daemon", request: GetMetrics) -> MetricsReport:
     problem = daemon.store.problem
     database: list[Metric] = []
     try:
-        database = await daemon.store.read(_measure_database)
+        database = await daemon.store.read(partial(_measure_database, behind_since=daemon.queue.behind_since))
     except StorageUnavailable as error:
         problem = error.message
     return MetricsReport([*_measure_requests(), *_measure_daemon(daemon), *database], problem)
@@ -77,14 +78,16 @@ def _measure_daemon(daemon: "Daemon") -> list[Metric]:
     ]
 
 
-def _measure_database(db: Db) -> list[Metric]:
+def _measure_database(db: Db, behind_since: float | None) -> list[Metric]:
     free = db.engine.measure(db).free
     to_chunk = db.value("SELECT count(*) FROM index_backlog")
     to_embed = db.value("SELECT count(*) FROM index_queue")
+    lag_seconds = time.monotonic() - behind_since if to_embed and behind_since else 0.0
     return [
         _number("clankers_database_free_bytes", "Part of the database that a vacuum would release.", free),
         _number("clankers_chunk_backlog", "Texts that are not chunked yet.", to_chunk),
         _number("clankers_embed_backlog", "Chunks without a vector.", to_embed),
+        _number("clankers_index_lag_seconds", "Time since every chunk had a vector; 0 if all have one.", lag_seconds),
     ]
 
 
