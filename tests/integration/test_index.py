@@ -502,6 +502,7 @@ def test_outage_pauses_only_the_vectors_and_ends(home: Path) -> None:
         now = status(connection)
         assert now["live"]["pending"] == 5
         assert now["lastError"]
+        assert index_lag(connection) > 0
         answer = search(connection, "quartz")
         assert (answer["mode"], len(answer["hits"]), answer["pending"]) == ("keyword", 6, 5)
         assert answer["degraded"]
@@ -510,6 +511,12 @@ def test_outage_pauses_only_the_vectors_and_ends(home: Path) -> None:
         now = settled(connection)
         assert (now["vectors"], now["live"]["vectors"]) == ("ready", 7)
         assert search(connection, "quartz after")["mode"] == "hybrid"
+        assert index_lag(connection) == 0
+
+
+def index_lag(connection: RawConnection) -> float:
+    metrics = {metric["name"]: metric["samples"] for metric in connection.call("metrics")["metrics"]}
+    return float(metrics["clankers_index_lag_seconds"][0]["value"])
 
 
 def test_outage_ends_even_if_nothing_is_pending(home: Path) -> None:

@@ -10,6 +10,7 @@ from clankersd.capture.harnesses.claude_code.prices import message_cost
 from clankersd.capture.harnesses.claude_code.transcripts import prompt_of
 from clankersd.capture.harnesses.codex.tools import patched_file
 from clankersd.capture.harnesses.gemini.texts import SHELL, read_result, strip_hook_context
+from clankersd.recall.summaries.shell_files import patched_files
 
 CASES: dict[str, tuple[Callable[[str], object], str, str]] = {
     "prompt of spaces": (strip_hook_context, "x", " "),
@@ -19,6 +20,8 @@ CASES: dict[str, tuple[Callable[[str], object], str, str]] = {
     "patch of spaces": (lambda text: patched_file(f"{text}x", None), "*** Begin Patch\n*** Add File: ", " "),
     "summary of spaces": (lambda text: strip_continuation_orders(f"{text}x"), "", " "),
     "command": (prompt_of, "<command-message>", "</command-message>  <command-"),
+    "unified diff of one line": (patched_files, "--- a/", "x"),
+    "unified diff of headers": (patched_files, "", "--- a/x\t2026\n"),
     "model": (lambda text: message_cost(text, {"input_tokens": 1}), "", "claude-"),
 }
 

@@ -20,6 +20,7 @@ SHOWN_FACTS = {
     "clankers_write_queue": "writes waiting",
     "clankers_chunk_backlog": "texts to chunk",
     "clankers_embed_backlog": "chunks to embed",
+    "clankers_index_lag_seconds": "seconds behind",
     "clankers_jobs_running": "jobs running",
     "clankers_spool_files": "spooled events",
     "clankers_slow_requests_total": "slow requests",

@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clankers_protocol.errors import StorageUnavailable
@@ -20,7 +21,7 @@ async def get_metrics(daemon: "Daemon", request: GetMetrics) -> MetricsReport:
     problem = daemon.store.problem
     database: list[Metric] = []
     try:
-        database = await daemon.store.read(_measure_database)
+        database = await daemon.store.read(partial(_measure_database, behind_since=daemon.queue.behind_since))
     except StorageUnavailable as error:
         problem = error.message
     return MetricsReport([*_measure_requests(), *_measure_daemon(daemon), *database], problem)
@@ -70,16 +71,18 @@ def _measure_daemon(daemon: "Daemon") -> list[Metric]:
     ]
 
 
-def _measure_database(db: Db) -> list[Metric]:
+def _measure_database(db: Db, behind_since: float | None) -> list[Metric]:
     sizes = db.engine.measure(db)
     to_chunk = db.value("SELECT count(*) FROM index_backlog")
     to_embed = db.value("SELECT count(*) FROM index_queue")
+    lag_seconds = time.monotonic() - behind_since if to_embed and behind_since else 0.0
     return [
         _number("clankers_database_bytes", "Size of the database.", sizes.database),
         _number("clankers_wal_bytes", "Size of the write-ahead log.", sizes.wal),
         _number("clankers_database_free_bytes", "Part of the database that a vacuum would release.", sizes.free),
         _number("clankers_chunk_backlog", "Texts that are not chunked yet.", to_chunk),
         _number("clankers_embed_backlog", "Chunks without a vector.", to_embed),
+        _number("clankers_index_lag_seconds", "Time since every chunk had a vector; 0 if all have one.", lag_seconds),
     ]
 
 

@@ -77,6 +77,8 @@ class EmbeddingQueue:
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._cached_since_pruning = cache_entries  # the last run may have left too many
         self._finished: deque[tuple[float, int]] = deque()
+        self.behind_since: float | None = None
+        """Time of the monotonic clock since which chunks wait for a vector; None if the queue was emptied since."""
 
     @property
     def rate(self) -> float:
@@ -92,6 +94,7 @@ class EmbeddingQueue:
             try:
                 while await self._embed_batch(self._index.live) or await self._embed_batch(self._index.building):
                     self._retry_seconds = FIRST_RETRY_SECONDS
+                self.behind_since = None if self._index.embedder else self.behind_since or time.monotonic()
                 await self._check_recovery()
                 self._idle.set()
                 await self._wait_for_work(IDLE_SECONDS)
@@ -167,6 +170,7 @@ class EmbeddingQueue:
         rows = await self._index.store.read(lambda db: db.fetch(_PENDING, params))
         if not rows:
             return 0
+        self.behind_since = self.behind_since or started
         cached = await self._find_cached(generation, [row["hash"] for row in rows])
         missing = {row["hash"]: row["text"] for row in rows if row["hash"] not in cached}
         outcomes = await embedder.embed(list(missing.values())) if missing else []

@@ -20,7 +20,7 @@ from clankersd.memories.extraction.rules import (
 )
 from clankersd.recall.block import shorten
 from clankersd.recall.skip import why_trivial
-from clankersd.recall.summaries.shell_files import files_changed_by, patched_files
+from clankersd.recall.summaries.shell_files import Patches, files_changed_by, patched_files
 
 MAX_SUMMARY_CHARACTERS = 599
 MAX_SENTENCE_CHARACTERS = 150
@@ -118,7 +118,7 @@ def extract(rows: SessionRows) -> str | None:
 def changed_files(calls: Iterable[ToolCall]) -> list[str]:
     """Return the files that tool calls changed, in order of their first change; failed calls changed none."""
     files: dict[str, None] = {}
-    patches: dict[str, list[str]] = {}  # files that were written as patches, and what each of them changes
+    patches: Patches = {}
     for call in calls:
         if call.failed:
             continue
@@ -133,9 +133,8 @@ def changed_files(calls: Iterable[ToolCall]) -> list[str]:
             if "+++ " in call.input:
                 with suppress(msgspec.DecodeError):
                     written = msgspec.json.decode(call.input, type=dict[str, Any]).values()
-                    patches[call.path] = [
-                        path for text in written if isinstance(text, str) for path in patched_files(text)
-                    ]
+                    patched = [path for text in written if isinstance(text, str) for path in patched_files(text)]
+                    patches[call.path.rpartition("/")[2]] = (call.path, patched)
         elif command := parse_command(call.input):
             files.update(dict.fromkeys(files_changed_by(command, patches)))
     return list(files)

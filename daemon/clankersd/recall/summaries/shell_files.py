@@ -16,11 +16,14 @@ SEPARATORS = "();|&\n"
 OUTPUTS = (">", ">>", "&>", ">|")
 NOT_IN_PROJECTS = ("/dev/", "/proc/", "/tmp/", "/var/tmp/")  # noqa: S108  # only compared
 
+Patches = dict[str, tuple[str, list[str]]]
+"""Patch files that a session wrote, by their name: the path of the last one, and the files that it changes."""
+
 _WORD = re.compile(r"""&>>?|[<>]+[&|]?|\n|[|&;()]+|(?:[^\s|&;()<>'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""", re.DOTALL)
 """An operator, or a word with its quotation marks."""
 
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1")
-_PATCHED = re.compile(r"^--- (?:a/)?([^\t\n]+).*\n\+\+\+ (?:b/)?([^\t\n]+)", re.MULTILINE)
+_PATCHED = re.compile(r"^--- (?:a/)?([^\t\n]+)(?:\t.*)?\n\+\+\+ (?:b/)?([^\t\n]+)", re.MULTILINE)
 _ONLY_SHOWS = ("--check", "--dry-run", "--stat", "--numstat", "--summary")
 _NOT_PLAIN = re.compile(r"[$*?`{}\[\]!~\n]")
 _PREFIX = re.compile(r"sudo$|command$|git$|\w+=")
@@ -34,10 +37,10 @@ def patched_files(patch: str) -> list[str]:
     return list(dict.fromkeys(new if new != "/dev/null" else old for old, new in pairs))
 
 
-def files_changed_by(command: str, patches: dict[str, list[str]]) -> list[str]:
+def files_changed_by(command: str, patches: Patches) -> list[str]:
     """Return the files that a shell command changes, in order; relative ones to the folder where it began.
 
-    `patches` holds what each patch file that the session wrote changes; those that this command writes are added.
+    Patch files that this command writes are added to `patches`.
     """
     lines, bodies, end = list[str](), list[str](), ""
     for line in command[:MAX_COMMAND_CHARACTERS].replace("\\\n", " ").split("\n"):
@@ -67,7 +70,7 @@ def files_changed_by(command: str, patches: dict[str, list[str]]) -> list[str]:
             is_from_top = folder and name.startswith(f"{folder}/")  # as names in the patches of git are
             path = posixpath.normpath(name if is_from_top else posixpath.join(folder, name))
             if patched and path not in patched:
-                patches[path] = patched
+                patches[posixpath.basename(path)] = (path, patched)
             if not _NOT_PLAIN.search(path) and not path.startswith(NOT_IN_PROJECTS):
                 files[path] = None
         piped = bodies[int(document)] if document.isdigit() and word == "|" else ""
@@ -75,7 +78,7 @@ def files_changed_by(command: str, patches: dict[str, list[str]]) -> list[str]:
     return list(files)
 
 
-def _changed_by_simple_command(words: list[str], patches: dict[str, list[str]], patched: list[str]) -> Iterator[str]:
+def _changed_by_simple_command(words: list[str], patches: Patches, patched: list[str]) -> Iterator[str]:
     """Yield the files that one program and its redirections change. `patched` are those of a patch in its input."""
     arguments: list[str] = []
     inputs: list[str] = []
@@ -101,8 +104,9 @@ def _changed_by_simple_command(words: list[str], patches: dict[str, list[str]], 
     elif program in ("apply", "am", "patch") and not any(option.startswith(_ONLY_SHOWS) for option in options):
         yield from patched
         for name in [*names, *inputs]:
-            written = [path for path in patches if f"/{path}".endswith("/" + posixpath.normpath(name).lstrip("./"))]
-            yield from patches[written[-1]] if written else []
+            written, changed = patches.get(posixpath.basename(name), ("", []))
+            if f"/{written}".endswith("/" + posixpath.normpath(name).lstrip("./")):
+                yield from changed
     elif program in ("sed", "perl") and any(map(_IN_PLACE.match, options)):
         scripts = [word for before, word in pairwise(arguments) if _SCRIPT_FOLLOWS.match(before)]
         yield from [name for name in names if name not in scripts] if scripts else names[1:]
