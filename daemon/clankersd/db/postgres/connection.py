@@ -22,9 +22,10 @@ from psycopg.raw_cursor import RawServerCursor
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
+from clankers_protocol.errors import Conflict
 from clankersd.db.commit_priority import begin_disk_write
 from clankersd.db.connection import Connection, Db
-from clankersd.db.errors import SchemaRefused, ServerGone
+from clankersd.db.errors import RightMissing, SchemaRefused, ServerGone
 from clankersd.db.postgres.dialect import translate
 from clankersd.db.postgres.engine import PostgresEngine
 from clankersd.db.postgres.words import to_tsquery
@@ -51,7 +52,6 @@ _ERRORS: list[tuple[type[Exception], type[Exception]]] = [
     (errors.DeadlockDetected, apsw.BusyError),
     (errors.SerializationFailure, apsw.BusyError),
     (errors.LockNotAvailable, apsw.BusyError),
-    (errors.InsufficientPrivilege, apsw.PermissionsError),
     (errors.OutOfMemory, apsw.NoMemError),
 ]
 """Errors of the server as the errors of SQLite that features and the store know."""
@@ -278,6 +278,10 @@ class PostgresDb(Db):
     def _as_known(self, error: psycopg.Error) -> Exception:
         if self.server.closed or self.server.broken:
             return ServerGone("the connection to the database server was lost: check that the server runs")
+        if isinstance(error, errors.InsufficientPrivilege):
+            if "row-level security" in str(error):  # of this change alone
+                return Conflict("this belongs to other members of the team: see docs/scaling.md")
+            return RightMissing(f"the database server refuses: {_first_line(error)}")
         for kind, known in _ERRORS:
             if isinstance(error, kind):
                 return known(_first_line(error))

@@ -32,7 +32,15 @@ MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
 """Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
 
 INDEX_TABLES = frozenset(
-    {"chunk_words", "memory_words", "unindexed_chunks", "unindexed_memories", "moved_chunks", "changed_chunks"}
+    {
+        "chunk_words",
+        "memory_words",
+        "unindexed_chunks",
+        "unindexed_memories",
+        "moved_chunks",
+        "changed_chunks",
+        "project_members",
+    }
 )
 """Tables that SQLite has no counterpart of."""
 
@@ -174,7 +182,9 @@ class PostgresEngine(Engine):
             indexed = f"(embedding::halfvec({dims})) halfvec_cosine_ops"
         if dims <= MAX_INDEXED_HALF_DIMS:
             db.execute(f"CREATE INDEX {table}_nearest ON {table} USING hnsw ({indexed}) WITH ({HNSW_BUILD})")
-        db.execute(f"CREATE VIEW {table}_rowids AS SELECT rowid FROM {table}")
+        db.execute(f"CREATE VIEW {table}_rowids WITH (security_invoker = true) AS SELECT rowid FROM {table}")
+        db.execute(f"CREATE POLICY team ON {table} USING (EXISTS (SELECT 1 FROM chunks WHERE id = {table}.rowid))")
+        db.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
 
     def drop_vectors(self, db: "Db", table: str) -> None:
         db.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
