@@ -126,6 +126,8 @@ def _connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
             application_name="clankersd",
             keepalives_idle=30,
         )
+    except psycopg.ProgrammingError as error:  # its text may quote the password
+        raise SchemaRefused("database_url is no URL that PostgreSQL understands: see docs/scaling.md") from error
     except psycopg.Error as error:
         raise ServerGone(f"the database server cannot be reached: {_first_line(error)}") from error
 
