@@ -29,7 +29,7 @@ PATH_LISTS = ("watch_roots", "watch_extra", "transcript_folders")
 
 MAX_FILE_BYTES = 1024 * 1024
 
-_URL_PASSWORD = re.compile(r"(?<=:)[^:/@]+(?=@)|(?<=password=)[^&]+")
+_URL_PASSWORD = re.compile(r"(//[^:/?#]*:)[^/?#]*(?=@)|(password=)[^&\s]+")
 
 
 class ConfigError(Exception):
@@ -330,7 +330,7 @@ class Loaded:
             description = next((meta.description or "" for meta in get_args(hint) if isinstance(meta, Meta)), "")
             value = getattr(self.config, key)
             if key == "database_url":
-                value = _URL_PASSWORD.sub("***", value)
+                value = _URL_PASSWORD.sub(r"\1\2***", value)
             settings.append(Setting(key, value, self.origins.get(key, "default"), description))
         return Settings(path=str(self.path), settings=settings, ignored=list(self.ignored))
 

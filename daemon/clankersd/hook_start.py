@@ -66,6 +66,15 @@ class HookStart:
         return values, ignored
 
 
+def secure_environment() -> None:
+    """Drop the variables of libpq, which may lead to another server, and use the owner's service and password files."""
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]
+    with suppress(KeyError):  # a user without a home folder has neither
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+        os.environ |= {"PGSERVICEFILE": str(home / ".pg_service.conf"), "PGPASSFILE": str(home / ".pgpass")}
+
+
 def owner_settings(values: dict[str, Any]) -> set[str]:
     """Name the settings among `values` that only the owner may make, and those that belong to them."""
     keys = {key for key in SERVICE_SETTINGS if values.get(key)}

@@ -21,7 +21,7 @@ from clankers_protocol.paths import Paths, UserFolders, default_paths
 from clankers_protocol.terminal import sanitize
 from clankersd import config
 from clankersd.config import ConfigError
-from clankersd.hook_start import HookStart
+from clankersd.hook_start import HookStart, secure_environment
 from clankersd.wire.sockets import StartRefused
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def main() -> None:
         by_hook = None
         if options.started_by_hook is not None:
             by_hook = HookStart.parse(paths.database, options.started_by_hook)
+            secure_environment()
         anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": _has_uvloop()})
     except* ConfigError as group:
         _exit_with_error(group, EXIT_CONFIG)

@@ -110,6 +110,7 @@ def test_ctl_lists_shows_verifies_restores_and_prunes_dumps(server: PostgresServ
             second["file"],
             f"{second['file']}.json",
         }
+    assert "start the daemon" in ctl(daemon, "backup", "restore", second["path"], "--yes").err
 
 
 def test_backup_without_pg_dump_says_so_and_is_restored(server: PostgresServer, home: Path) -> None:

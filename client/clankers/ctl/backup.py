@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -239,6 +240,11 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
 
 
 def _restore_without_daemon(paths: Paths, source: Path) -> Restored:
+    url = os.environ.get("CLANKERS_DATABASE_URL", "")
+    with suppress(OSError, tomllib.TOMLDecodeError):
+        url = url or tomllib.loads(paths.config.read_text("utf-8")).get("database_url", "")
+    if url:
+        raise click.ClickException("The database is on a server: start the daemon, then run this command again.")
     database = paths.database.resolve()
     new = database.with_name(f"{database.name}.restoring")
     try:

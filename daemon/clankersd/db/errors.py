@@ -46,6 +46,10 @@ class ServerGone(FileGone, apsw.ConnectionClosedError):
     """The database server does not answer, or has closed the connection."""
 
 
+class RightMissing(apsw.PermissionsError):
+    """The role on the database server lacks a right."""
+
+
 class FileChanged(FileGone):
     """Another program wrote to the database file; nothing was committed since, so it can be opened again."""
 
@@ -56,7 +60,7 @@ class SchemaRefused(Exception):
 
 def describe_error(error: BaseException) -> str:
     """Describe the error in a sentence for people, without paths or SQL."""
-    if isinstance(error, FileGone | SchemaRefused):
+    if isinstance(error, FileGone | SchemaRefused | RightMissing):
         return str(error)
     for kind, sentence in _SENTENCES:
         if isinstance(error, kind):

@@ -23,10 +23,11 @@ from psycopg.raw_cursor import RawServerCursor
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
+from clankers_protocol.errors import Conflict
 from clankersd.db.commit_priority import begin_disk_write
 from clankersd.db.connection import Connection, Db
 from clankersd.db.engine import DEFAULT_HNSW, HnswOptions
-from clankersd.db.errors import SchemaRefused, ServerGone
+from clankersd.db.errors import RightMissing, SchemaRefused, ServerGone
 from clankersd.db.postgres.dialect import translate
 from clankersd.db.postgres.engine import PostgresEngine, StoredVector
 from clankersd.db.postgres.pipeline import ServerConnection
@@ -57,7 +58,6 @@ _ERRORS: list[tuple[type[Exception], type[Exception]]] = [
     (errors.DeadlockDetected, apsw.BusyError),
     (errors.SerializationFailure, apsw.BusyError),
     (errors.LockNotAvailable, apsw.BusyError),
-    (errors.InsufficientPrivilege, apsw.PermissionsError),
     (errors.OutOfMemory, apsw.NoMemError),
 ]
 """Errors of the server as the errors of SQLite that features and the store know."""
@@ -143,6 +143,8 @@ def _connect(url: str) -> ServerConnection:
             application_name="clankersd",
             keepalives_idle=30,
         )
+    except psycopg.ProgrammingError as error:  # its text may quote the password
+        raise SchemaRefused("database_url is no URL that PostgreSQL understands: see docs/scaling.md") from error
     except psycopg.Error as error:
         raise ServerGone(f"the database server cannot be reached: {_first_line(error)}") from error
 
@@ -306,6 +308,10 @@ class PostgresDb(Db):
     def as_known(self, error: psycopg.Error) -> Exception:
         if self.server.closed or self.server.broken:
             return ServerGone("the connection to the database server was lost: check that the server runs")
+        if isinstance(error, errors.InsufficientPrivilege):
+            if "row-level security" in str(error):  # of this change alone
+                return Conflict("this belongs to other members of the team: see docs/scaling.md")
+            return RightMissing(f"the database server refuses: {_first_line(error)}")
         for kind, known in _ERRORS:
             if isinstance(error, kind):
                 return known(_first_line(error))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ INDEX_TABLES = frozenset(
         "moved_chunks",
         "changed_chunks",
         "added_vectors",
+        "project_members",
     }
 )
 """Tables that SQLite has no counterpart of."""
@@ -181,7 +183,9 @@ class PostgresEngine(Engine):
             f"CREATE TABLE {table} (rowid bigint PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE, "
             f"embedding vector({dims}) NOT NULL)"
         )
-        db.execute(f"CREATE VIEW {table}_rowids AS SELECT rowid FROM {table}")
+        db.execute(f"CREATE VIEW {table}_rowids WITH (security_invoker = true) AS SELECT rowid FROM {table}")
+        db.execute(f"CREATE POLICY team ON {table} USING (EXISTS (SELECT 1 FROM chunks WHERE id = {table}.rowid))")
+        db.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
         self._log_added_vectors(db, table)
 
     def drop_vectors(self, db: "Db", table: str) -> None:
@@ -368,10 +372,12 @@ class PostgresEngine(Engine):
         return find_problem(db)
 
     async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
+        """Rewrite the tables with texts: an ordinary vacuum leaves the bytes of deleted rows in their pages."""
         tables = await store.read(self.table_names)
         for number, table in enumerate(tables):
             await progress(number, len(tables), f"vacuuming {table}")
-            await store.run_exclusive(lambda db, name=table: db.execute(f"VACUUM {name}"))  # type: ignore[misc]
+            options = "" if table.startswith("chunk_vectors_") else "(FULL)"
+            await store.run_exclusive(methodcaller("execute", f"VACUUM {options} {table}"))
         await progress(len(tables), len(tables))
 
 

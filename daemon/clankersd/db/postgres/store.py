@@ -54,6 +54,15 @@ _HOLDERS = """
 """
 """Machines with another daemon on this schema."""
 
+_GRANT_TEAM = """
+    GRANT USAGE ON SCHEMA "{schema}" TO "{schema}_team";
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO "{schema}_team";
+    GRANT USAGE ON ALL SEQUENCES IN SCHEMA "{schema}" TO "{schema}_team";
+    REVOKE INSERT, UPDATE, DELETE ON project_members FROM "{schema}_team";
+    ALTER DEFAULT PRIVILEGES IN SCHEMA "{schema}" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "{schema}_team";
+"""
+"""Rights of the members of a team; policies decide which rows they see (migrations/postgres/0006_team.sql)."""
+
 log = structlog.get_logger(component="store")
 
 
@@ -239,7 +248,17 @@ class PostgresStore(Store):
         self.vec = find_vector_extension(db)
         if self.vec.problem:
             log.warning("pgvector is missing", problem=self.vec.problem)
-        return self._migrate(db)
+        is_owner = db.value("SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema()")
+        newest = migrations.bundled(self.engine.name)[-1].version
+        if not is_owner and (found := migrations.version(db)) < newest:
+            raise SchemaRefused(
+                f"the schema {self._schema} is at version {found}, this program needs {newest}, and only the owner of "
+                "the schema may migrate it: start the owner's daemon first"
+            )
+        migration = self._migrate(db)
+        if is_owner and db.value("SELECT 1 FROM pg_roles WHERE rolname = :team", {"team": f"{self._schema}_team"}):
+            db.execute(_GRANT_TEAM.format(schema=self._schema))
+        return migration
 
     def _set_synchronous_commit(self, db: Db) -> None:
         db.execute(f"SET synchronous_commit = {'on' if self._durability == 'full' else 'off'}")

