@@ -13,7 +13,7 @@ import apsw
 import psycopg
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.postgres import FAST, PostgresServer, binaries
+from helpers.postgres import FAST, PostgresReplica, PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
 
@@ -417,3 +417,35 @@ def test_daemons_on_a_shared_schema_find_what_the_others_store(server: PostgresS
         assert best(first, "hot lava of volcanoes")[0] == "b1"
         second.call("session.delete", id="s")
         assert best(first, "hot lava of volcanoes") == []
+
+
+def test_replica_serves_searches_and_says_how_far_it_is_behind(home: Path) -> None:
+    with PostgresServer(**FAST) as primary, PostgresReplica(primary) as replica:
+        url = primary.new_database()
+        name = url.rpartition("?")[0].rpartition("/")[2]
+        environ = {"CLANKERS_DATABASE_URL": url, "CLANKERS_DATABASE_READ_URL": replica.url(name)}
+        with (
+            running_daemon(home, HOME=str(home), **environ) as daemon,
+            daemon.connect(timeout=60) as rpc,
+            psycopg.connect(replica.url("postgres"), autocommit=True) as control,
+        ):
+
+            def search(text: str) -> tuple[list[str], str]:
+                reply = rpc.call("search", query=text, mode="keyword")
+                return [hit["ref"]["messageId"] for hit in reply["hits"][:1]], reply["degraded"] or ""
+
+            rpc.call("upsertMessage", message=message("m1", "s", TEXTS[0]))
+            eventually(lambda: search("registry unreachable") == (["m1"], ""), "the replica is up to date")
+            served = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'clankersd' AND query <> ''"
+            [[connections]] = control.execute(served)
+            assert connections > 0
+            control.execute("SELECT pg_wal_replay_pause()")
+            rpc.call("upsertMessage", message=message("m2", "s", TEXTS[1]))
+            eventually(lambda: "behind" in search("exponential backoff")[1], "the lag is noticed")
+            assert search("exponential backoff")[0] == []
+            control.execute("SELECT pg_wal_replay_resume()")
+            eventually(lambda: search("exponential backoff") == (["m2"], ""), "the replica has caught up")
+            replica.kill()
+            found, degraded = search("exponential backoff")
+            assert found == ["m2"]
+            assert "the main server does" in degraded

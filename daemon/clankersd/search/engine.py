@@ -247,6 +247,7 @@ class SearchEngine:
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
+        notes.append(self._store.search_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
         calibration = await self.vectors.calibrate(vectors, plan.filter, candidates, plan.compare_elsewhere)
@@ -276,7 +277,7 @@ class SearchEngine:
         k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
         while True:
             nearest = await self.vectors.nearest_exact(query.vector, plan.filter, k)
-            rows = await self._store.read(
+            rows = await self._store.read_for_search(
                 lambda db, nearest=nearest: plan.rows.fetch(db, dict(nearest), plan.filter)  # type: ignore[misc]
             )
             candidates = [Candidate(rows[chunk], score, cosine=score) for chunk, score in nearest if chunk in rows]
@@ -317,7 +318,7 @@ class SearchEngine:
             if plan.mode != "vector":
                 tasks.start_soon(by_keyword)
             else:
-                await self._store.read(self._terms.chunks.catch_up)
+                await self._store.read_for_search(self._terms.chunks.catch_up)
             if plan.mode != "keyword":
                 tasks.start_soon(by_vector)
         if failures:
@@ -329,7 +330,7 @@ class SearchEngine:
     async def _load_chunks(self) -> None:
         """Load the columns of all chunks into memory, in several reads so that events can be stored in between."""
         try:
-            while await self._store.read(self._terms.chunks.extend):
+            while await self._store.read_for_search(self._terms.chunks.extend):
                 pass
         except (StorageUnavailable, DeadlineExceeded) as error:
             log.warning("chunks not loaded into memory", problem=error.message)
@@ -368,7 +369,7 @@ class SearchEngine:
             compared = [one.row.id for one in candidates[:MAX_COMPARED_WITH_PHRASE] if one.is_keyword_match]
             likely = json.dumps(run.keywords.chunks_with_all_terms(compared))
             if likely != "[]":
-                texts = dict(await self._store.read(lambda db: db.tuples(_TEXTS, {"ids": likely})))
+                texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, {"ids": likely})))
                 raise_phrases(phrase, texts, candidates)
                 candidates.sort(key=lambda candidate: candidate.sort_key)
         if plan.rerank and self.reranking.is_configured:
@@ -408,7 +409,7 @@ class SearchEngine:
         """Fetch the full rows of candidates; drop those deleted or hidden by now."""
         missing = [one.row.id for one in candidates if not isinstance(one.row, plan.rows.row_type)]
         if missing:
-            rows = await self._store.read(lambda db: plan.rows.fetch(db, missing, plan.filter))
+            rows = await self._store.read_for_search(lambda db: plan.rows.fetch(db, missing, plan.filter))
             for one in candidates:
                 one.row = rows.get(one.row.id, one.row)
         return [one for one in candidates if isinstance(one.row, plan.rows.row_type)]
@@ -440,7 +441,7 @@ class SearchEngine:
                     by_keyword = _best_chunks(db, plan, turn_scores) if turn_scores else []
                     return fetch_ranking_rows(db, [*by_keyword, *nearest], plan.filter)
 
-                rows = await self._store.read(fetch)
+                rows = await self._store.read_for_search(fetch)
             missing = {chunk for chunk in nearest if chunk not in rows}
             if not missing:
                 break
@@ -467,7 +468,7 @@ class SearchEngine:
         if memories := [chunk for chunk, row in rows.items() if row.source == "memories"]:
             sql = MATCHING_CHUNKS.format(condition=plan.filter.condition)
             params = plan.filter.params | {"near": json.dumps(memories)}
-            visible = {row[0] for row in await self._store.read(lambda db: db.tuples(sql, params))}
+            visible = {row[0] for row in await self._store.read_for_search(lambda db: db.tuples(sql, params))}
             rows = {chunk: row for chunk, row in rows.items() if row.source != "memories" or chunk in visible}
         return rows
 
@@ -478,7 +479,7 @@ class SearchEngine:
         by_id = {candidate.row.id: candidate for candidate in candidates}
         missing = paths.keys() - by_id.keys()
         if missing:
-            rows = await self._store.read(lambda db: plan.rows.fetch(db, missing, plan.filter))
+            rows = await self._store.read_for_search(lambda db: plan.rows.fetch(db, missing, plan.filter))
             by_id |= {chunk: Candidate(rows[chunk]) for chunk in paths if chunk in rows}
         for chunk, path in paths.items():
             candidate = by_id.get(chunk)

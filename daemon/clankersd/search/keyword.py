@@ -244,7 +244,7 @@ async def search_keywords(
         if seconds <= 0:
             lookup.matches.note = TIMEOUT_NOTE
             break
-        await store.read(lookup.run_slice, seconds)
+        await store.read_for_search(lookup.run_slice, seconds)
     return lookup.matches
 
 
