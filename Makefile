@@ -55,9 +55,9 @@ test-postgres: $(VENV)/installed
 postgres-try: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m helpers.postgres
 
-# Events and searches of both engines on CHUNKS messages, and the recall of an index of VECTORS vectors.
+# Events and searches of both engines on CHUNKS messages, and the recall of an index of VECTORS vectors; DATA as below.
 bench-postgres: $(VENV)/installed
-	PYTHONPATH=tests $(BIN)/python -m tests.bench.postgres $(if $(CHUNKS),--messages $(CHUNKS)) $(if $(VECTORS),--vectors $(VECTORS))
+	PYTHONPATH=tests $(BIN)/python -m tests.bench.postgres $(if $(CHUNKS),--messages $(CHUNKS)) $(if $(VECTORS),--vectors $(VECTORS)) $(if $(DATA),--data $(DATA))
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench
@@ -79,7 +79,7 @@ bench-indexing: $(VENV)/installed
 # model; OTHERS the numbers of other messages in the store, such as 0,100000,400000; RERANKER a folder with an ONNX
 # cross-encoder. TOOLS=1 stores a failed tool call beside each message.
 bench-retrieval: $(VENV)/installed
-	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS)) $(if $(TOOLS),--tools) $(if $(RERANKER),--reranker $(RERANKER))
+	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS)) $(if $(TOOLS),--tools) $(if $(POSTGRES),--postgres) $(if $(RERANKER),--reranker $(RERANKER))
 
 # DATA is a folder with the chats of BEAM.
 bench-recall: $(VENV)/installed

@@ -56,6 +56,13 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
             description="URL of the PostgreSQL database that stores everything; empty uses a local file.",
         ),
     ] = ""
+    database_read_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(postgres(ql)?://.*)?\Z",
+            description="URL of a read replica of the PostgreSQL database that serves searches; empty uses none.",
+        ),
+    ] = ""
     database_schema: Annotated[
         str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}\Z", description="Schema of the PostgreSQL database.")
     ] = "clankers"
@@ -68,10 +75,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     hnsw_ef_construction: Annotated[
         int,
         Meta(ge=4, le=1000, description="Candidates that PostgreSQL compares for each vector of a new HNSW index."),
-    ] = 64
+    ] = 128
     hnsw_ef_search: Annotated[
         int, Meta(ge=10, le=1000, description="Candidates that PostgreSQL compares in a search of an HNSW index.")
-    ] = 100
+    ] = 250
     embedder: Annotated[
         Literal["static", "onnx", "openai", "ollama", "gemini", "none"],
         Meta(description="Embedder that turns texts into vectors; none disables vector search."),
@@ -329,7 +336,7 @@ class Loaded:
         for key, hint in get_type_hints(Config, include_extras=True).items():
             description = next((meta.description or "" for meta in get_args(hint) if isinstance(meta, Meta)), "")
             value = getattr(self.config, key)
-            if key == "database_url":
+            if key in ("database_url", "database_read_url"):
                 value = _URL_PASSWORD.sub(r"\1\2***", value)
             settings.append(Setting(key, value, self.origins.get(key, "default"), description))
         return Settings(path=str(self.path), settings=settings, ignored=list(self.ignored))

@@ -25,7 +25,8 @@ BUNDLED_EMBEDDERS = ("static", "none")
 """Embedders that load no model from a folder either: a repository may contain a hostile one."""
 
 SERVICE_SETTINGS = (
-    "database_url", "embedder_url", "embedder_key_file", "embedder_fallback_url", "embedder_fallback_key_file",
+    "database_url", "database_read_url",
+    "embedder_url", "embedder_key_file", "embedder_fallback_url", "embedder_fallback_key_file",
     "chat_url", "chat_key_file", "reranker_url", "reranker_key_file",
 )  # fmt: skip
 """Addresses and keys of services on the network."""

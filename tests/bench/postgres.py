@@ -7,21 +7,28 @@ import argparse
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import anyio
 import numpy as np
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.postgres import PostgresServer
 from helpers.store import message
 from helpers.waiting import settled
 from tests.bench.__main__ import real_disk
+from tests.bench.datasets import load_sets, other_events
 
 from clankersd.db.engine import DEFAULT_HNSW
 from clankersd.db.migrations import migrate
 from clankersd.db.postgres.connection import PostgresDb, connect, create_schema
 from clankersd.db.postgres.hnsw import build_index
+from clankersd.embedders import make_embedder
+from clankersd.embedders.base import EmbedderSettings, ItemFailed
 
 SECONDS = 5.0
 CONNECTIONS = (1, 8, 64)
@@ -80,15 +87,35 @@ def search_ms(daemon: DaemonProcess, messages: int) -> tuple[float, float, float
     return rate, median(times["keyword"]), median(times["hybrid"])
 
 
-def hnsw_recall(url: str, rows: int) -> bool:
+def make_vectors(rows: int, data: Path | None) -> Any:
+    """Return vectors of length 1: of the texts in the folder, by the bundled model, or random ones of 32 dimensions."""
+    if data is None:
+        random = np.random.default_rng(3)
+        vectors = random.standard_normal((rows, 32), "<f4") @ random.standard_normal((32, DIMS), "<f4")
+        vectors += np.float32(0.5) * random.standard_normal((rows, DIMS), "<f4")
+    else:
+        sets = load_sets(data, ["locomo", "roles", "beam", "cosqa"])
+        events = chain.from_iterable([*(one.events() for one in sets), other_events(sets, rows)])
+        texts = islice((event["message"]["textContent"] for event in events if "message" in event), rows)
+        embedder = make_embedder(EmbedderSettings("static", ""))
+        assert embedder is not None
+        embedded = chain.from_iterable(anyio.run(embedder.embed, part) for part in batched(texts, 512))
+        vectors = np.stack([vector for vector in embedded if not isinstance(vector, ItemFailed)])
+    return (vectors / np.linalg.norm(vectors, axis=1)[:, None]).astype("<f4")
+
+
+def batched(texts: Iterator[str], size: int) -> Iterator[list[str]]:
+    while part := list(islice(texts, size)):
+        yield part
+
+
+def hnsw_recall(url: str, vectors: Any) -> bool:
     """Print recall@10 of the HNSW index against exact search, of all vectors and of those that a filter passes."""
+    vectors, queries = vectors[:-QUERIES], vectors[-QUERIES:]
+    rows = len(vectors)
     db = PostgresDb(create_schema(url, "recall"))
     migrate(db, Path())
     db.engine.create_vectors(db, "chunk_vectors_1", DIMS)
-    random = np.random.default_rng(3)
-    centres = random.normal(size=(200, DIMS)).astype("<f4")
-    vectors = centres[random.integers(200, size=rows)] + np.float32(0.7) * random.standard_normal((rows, DIMS), "<f4")
-    vectors /= np.linalg.norm(vectors, axis=1)[:, None]
     db.execute(
         "INSERT INTO chunks (chunk_id, chunking, source, position, start_line, end_line, start_offset, end_offset, "
         "tokens, created_at, hash, text) "
@@ -110,8 +137,7 @@ def hnsw_recall(url: str, rows: int) -> bool:
         eligible = "SELECT id FROM chunks" + (f" WHERE position % {share} = 0" if share > 1 else "")
         recalls, times = [], []
         allowed = np.arange(share, rows + 1, share)
-        for _ in range(QUERIES):
-            query = vectors[random.integers(rows)] + np.float32(0.1) * random.standard_normal(DIMS, "<f4")
+        for query in queries:
             order = allowed[np.argsort(-(vectors[allowed - 1] @ query))[:10]]
             began = time.perf_counter()
             found = db.engine.nearest(db, "chunk_vectors_1", query.tobytes(), 10, eligible, {})
@@ -129,7 +155,8 @@ def hnsw_recall(url: str, rows: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=2_000)
-    parser.add_argument("--vectors", type=int, default=20_000)
+    parser.add_argument("--vectors", type=int, default=30_000)
+    parser.add_argument("--data", type=Path, help="a folder with texts, see make bench-retrieval")
     given = parser.parse_args()
     print(f"{'engine':<10} {'events/s at 1':>14} {'8':>7} {'64':>7} {'batch':>7} {'keyword ms':>11} {'hybrid ms':>10}")
     with PostgresServer(shared_buffers="512MB") as server:
@@ -143,8 +170,10 @@ def main() -> None:
                 batch, keyword, hybrid = search_ms(daemon, given.messages)
                 events = f"{rates[0]:>14.0f} {rates[1]:>7.0f} {rates[2]:>7.0f} {batch:>7.0f}"
                 print(f"{engine:<10} {events} {keyword:>11.1f} {hybrid:>10.1f}", flush=True)
-        if given.vectors and not hnsw_recall(server.new_database(), given.vectors):
-            raise SystemExit(1)
+        if given.vectors:
+            vectors = np.random.default_rng(5).permutation(make_vectors(given.vectors, given.data))
+            if not hnsw_recall(server.new_database(), vectors):
+                raise SystemExit(1)
 
 
 if __name__ == "__main__":

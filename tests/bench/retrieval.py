@@ -20,6 +20,7 @@ import apsw
 import numpy as np
 import sqlite_vec
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.postgres import PostgresServer
 from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import real_disk
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, help="at most so many questions a set, evenly chosen")
     parser.add_argument("--modes", default="keyword,vector,hybrid")
     parser.add_argument("--reranker", type=Path, help="a folder with an ONNX cross-encoder, which judges the best hits")
+    parser.add_argument("--postgres", action="store_true", help="store and search on a PostgreSQL server")
     parser.add_argument("--tools", action="store_true", help="store a failed tool call beside each message")
     given = parser.parse_args()
     sets = load_sets(given.data, given.sets.split(","))
@@ -70,32 +72,47 @@ def main() -> None:
     if given.reranker:
         reranker = {"CLANKERS_RERANKER": "onnx", "CLANKERS_RERANKER_MODEL": str(given.reranker.absolute())}
         settings = reranker | {"CLANKERS_RERANKER_SECONDS": "30"}
-    bench = Bench(embedder, model, settings, given.modes.split(","), given.tools)
+    server = PostgresServer(shared_buffers="512MB").start() if given.postgres else None
+    try:
+        bench = Bench(embedder, model, settings, given.modes.split(","), given.tools, server)
+        is_met = _measure(bench, sets, given.others)
+    finally:
+        if server is not None:
+            server.close()
+    raise SystemExit(0 if is_met else 1)
+
+
+def _measure(bench: "Bench", sets: list[EvaluationSet], numbers_of_others: str) -> bool:
+    """Measure the sets, each alone or all among other messages."""
     met = True
-    for others in map(int, given.others.split(",")):
+    for others in map(int, numbers_of_others.split(",")):
         if others == 0:
             for one in sets:
                 met &= bench.measure([one], [])
         else:
             met &= bench.measure(sets, other_events(sets, others), f" among {others:,} other messages")
-    raise SystemExit(0 if met else 1)
+    return met
 
 
 class Bench:
     """Measures sets with one embedder."""
 
     def __init__(
-        self, embedder: str, model: str, settings: dict[str, str], modes: list[str], has_tools: bool
+        self, embedder: str, model: str, settings: dict[str, str], modes: list[str], has_tools: bool,
+        server: PostgresServer | None = None,
     ) -> None:  # fmt: skip
         self._embedder = embedder
         self._model = model
         self._settings = settings
         self._modes = modes
         self._has_tools = has_tools
+        self._server = server
 
     def measure(self, sets: list[EvaluationSet], others: Iterable[Event], among: str = "") -> bool:
         """Store the sets and the other events in one daemon and print a table for each set."""
         environ = {"CLANKERS_EMBEDDER": self._embedder, "CLANKERS_EMBEDDER_MODEL": self._model} | self._settings
+        if self._server is not None:
+            environ["CLANKERS_DATABASE_URL"] = self._server.new_database()
         met = True
         with (
             tempfile.TemporaryDirectory(prefix="clk-", dir=real_disk()) as folder,
@@ -113,11 +130,12 @@ class Bench:
             while not connection.call("index.status")["inMemory"]:
                 time.sleep(0.1)
             seconds = time.perf_counter() - began
-            baselines = Baselines(daemon, EmbedderSettings(self._embedder, self._model))
             for one in sets:
                 figures = {mode: _ask(connection, one, mode) for mode in self._modes}
-                figures["plain BM25"] = _score(one, baselines.by_words)
-                figures["plain cosine"] = _score(one, baselines.by_cosine)
+                if self._server is None:  # the baselines read the file
+                    baselines = Baselines(daemon, EmbedderSettings(self._embedder, self._model))
+                    figures["plain BM25"] = _score(one, baselines.by_words)
+                    figures["plain cosine"] = _score(one, baselines.by_cosine)
                 _show(f"{one.name}{among}, {self._embedder} (stored and embedded in {seconds:.0f} s)", figures)
                 if "hybrid" in figures and one.name in BARS[self._embedder]:
                     met &= _report(figures["hybrid"].recalls[1], BARS[self._embedder][one.name])

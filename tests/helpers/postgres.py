@@ -59,6 +59,10 @@ class PostgresServer:
         return self.start()
 
     def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the server and delete its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -120,6 +124,28 @@ class PostgresServer:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}" STRATEGY file_copy')
         return self.url(name)
+
+
+class PostgresReplica(PostgresServer):
+    """A streaming replica of a server that runs."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="clk-pg-"))
+        self.data = self.folder / "data"
+        self.settings = primary.settings
+        self.process = None
+        self._binaries, self._as_user = primary._binaries, primary._as_user
+        if self._as_user:
+            shutil.chown(self.folder, "nobody")
+        subprocess.run(
+            [
+                str(self._binaries / "pg_basebackup"), f"--pgdata={self.data}", "--write-recovery-conf", "--no-sync",
+                "--checkpoint=fast", f"--dbname={primary.url('postgres')}",
+            ],
+            check=True,
+            cwd=self.folder,
+            **self._as_user,
+        )  # fmt: skip
 
 
 def main() -> None:

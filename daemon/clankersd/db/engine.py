@@ -47,8 +47,8 @@ class HnswOptions:
     """Parameters of an HNSW index: links of each vector, and candidates during its build and in a search."""
 
     m: int = 16
-    ef_construction: int = 64
-    ef_search: int = 100
+    ef_construction: int = 128
+    ef_search: int = 250
 
 
 DEFAULT_HNSW = HnswOptions()
@@ -61,6 +61,8 @@ class ServerOptions:
     url: str = ""
     schema: str = ""
     is_shared: bool = False
+    read_url: str = ""
+    """URL of a replica that serves searches, if any."""
     hnsw: HnswOptions = DEFAULT_HNSW
 
 

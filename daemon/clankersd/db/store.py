@@ -187,6 +187,14 @@ class Store:
         except TimeoutError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
 
+    read_for_search = read
+    """Read what a search returns, which may lack the newest if `search_note` says so."""
+
+    @property
+    def search_note(self) -> str | None:
+        """What a search has to say of where it read."""
+        return None
+
     async def check_readable(self) -> None:
         """Raise StorageUnavailable unless the database at the path can be read.
 

@@ -239,6 +239,7 @@ class SearchEngine:
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
+        notes.append(self._store.search_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
         calibration = await self.vectors.calibrate(vectors, plan.filter, candidates, plan.compare_elsewhere)
@@ -268,7 +269,7 @@ class SearchEngine:
         k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
         while True:
             nearest = await self.vectors.nearest_exact(query.vector, plan.filter, k)
-            rows = await self._store.read(
+            rows = await self._store.read_for_search(
                 lambda db, nearest=nearest: plan.rows.fetch(db, dict(nearest), plan.filter)  # type: ignore[misc]
             )
             candidates = [Candidate(rows[chunk], score, cosine=score) for chunk, score in nearest if chunk in rows]
@@ -317,7 +318,7 @@ class SearchEngine:
             if plan.mode != "vector":
                 tasks.start_soon(by_keyword)
             else:
-                await self._store.read(catch_up)
+                await self._store.read_for_search(catch_up)
                 labels.is_over.set()
             if plan.mode != "keyword":
                 tasks.start_soon(by_vector)
@@ -330,7 +331,7 @@ class SearchEngine:
     async def _load_chunks(self) -> None:
         """Load the columns of all chunks into memory, in several reads so that events can be stored in between."""
         try:
-            while await self._store.read(self._terms.chunks.extend):
+            while await self._store.read_for_search(self._terms.chunks.extend):
                 pass
         except (StorageUnavailable, DeadlineExceeded) as error:
             log.warning("chunks not loaded into memory", problem=error.message)
@@ -366,7 +367,7 @@ class SearchEngine:
             compared = [one.row.id for one in candidates[:MAX_COMPARED] if one.is_keyword_match]
             likely = json.dumps(run.keywords.chunks_with_all_terms(compared))
             if likely != "[]":
-                texts = dict(await self._store.read(lambda db: db.tuples(_TEXTS, {"ids": likely})))
+                texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, {"ids": likely})))
                 exact = find_phrase(phrase, texts)
         reranks = plan.rerank and self.reranking.is_configured
         has_memories = plan.adjust_score is not None and remaining is not None and remaining.has_memories
@@ -421,7 +422,7 @@ class SearchEngine:
         """Fetch the full rows of candidates; drop those deleted or hidden by now."""
         missing = [one.row.id for one in candidates if not isinstance(one.row, plan.rows.row_type)]
         if missing:
-            rows = await self._store.read(lambda db: plan.rows.fetch(db, missing, plan.filter))
+            rows = await self._store.read_for_search(lambda db: plan.rows.fetch(db, missing, plan.filter))
             for one in candidates:
                 one.row = rows.get(one.row.id, one.row)
         return [one for one in candidates if isinstance(one.row, plan.rows.row_type)]
@@ -447,7 +448,7 @@ class SearchEngine:
         by_id = {candidate.row.id: candidate for candidate in candidates}
         missing = paths.keys() - by_id.keys()
         if missing:
-            rows = await self._store.read(lambda db: plan.rows.fetch(db, missing, plan.filter))
+            rows = await self._store.read_for_search(lambda db: plan.rows.fetch(db, missing, plan.filter))
             by_id |= {chunk: Candidate(rows[chunk]) for chunk in paths if chunk in rows}
         for chunk, path in paths.items():
             candidate = by_id.get(chunk)

@@ -64,7 +64,7 @@ class Fusion:
                 by_keyword = _best_chunks(db, self.filter, turn_scores)[: self.pool_size] if turn_scores else []
                 return fetch_ranking_rows(db, [*by_keyword, *nearest], self.filter)
 
-            return await self.store.read(fetch)
+            return await self.store.read_for_search(fetch)
         by_keyword: list[int] = []
         if turn_scores:
             chunk_by_key = turn_scores.best_chunks(turn_scores.ranked)
@@ -78,7 +78,7 @@ class Fusion:
         # Only the database knows who may see a memory.
         sql = MATCHING_CHUNKS.format(condition=self.filter.condition)
         params = self.filter.params | {"near": json.dumps(found[is_memory].tolist())}
-        visible = [row[0] for row in await self.store.read(lambda db: db.tuples(sql, params))]
+        visible = [row[0] for row in await self.store.read_for_search(lambda db: db.tuples(sql, params))]
         return sorted([*found[~is_memory].tolist(), *visible])
 
     async def _rank_columns(self, found: list[int]) -> ColumnRanking:

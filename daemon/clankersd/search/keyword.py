@@ -268,14 +268,14 @@ class KeywordLookup:
             first.read(db)
             self.run_slice(db)
 
-        await store.read(begin, max(0.0, deadline - anyio.current_time()))
+        await store.read_for_search(begin, max(0.0, deadline - anyio.current_time()))
         first.is_over.set()
         while not self.is_done:
             seconds = deadline - anyio.current_time()
             if seconds <= 0:
                 self.matches.note = TIMEOUT_NOTE
                 break
-            await store.read(self.run_slice, seconds)
+            await store.read_for_search(self.run_slice, seconds)
 
     def run_slice(self, db: Db) -> None:
         """Look up terms for SLICE_SECONDS: one trip to the connection's thread for each term would cost more."""

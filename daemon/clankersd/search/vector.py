@@ -242,7 +242,7 @@ class VectorSearch:
         everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
         nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
         params = {"near": json.dumps([chunk for chunk, _ in nearest])}
-        projects = dict(await self._store.read(lambda db: db.tuples(_PROJECTS, params)))
+        projects = dict(await self._store.read_for_search(lambda db: db.tuples(_PROJECTS, params)))
         own = {candidate.row.project for candidate in found if candidate.row.project is not None}
         of_others = [
             cosine for chunk, cosine in nearest if projects.get(chunk) is not None and projects[chunk] not in own
@@ -260,7 +260,7 @@ class VectorSearch:
             return self._centres[key][1]
         listed = await _fetch_ids(self._store, f"{chunk_filter.ids} LIMIT {MAX_CENTRE_CANDIDATES}", chunk_filter.params)
         sample = listed[:: max(1, len(listed) // CENTRE_SAMPLE)]
-        blobs = await self._store.read(lambda db: vectors.read_vectors(db, live, sample))
+        blobs = await self._store.read_for_search(lambda db: vectors.read_vectors(db, live, sample))
         centre = None
         if len(blobs) >= MIN_CENTRE_SAMPLE:
             import numpy as np
@@ -282,11 +282,14 @@ class VectorSearch:
         if mirror is None or vector is None:
             matches.nearest = [(chunk, score) for chunk, score in matches.nearest if chunk not in missing]
             return
-        existing = set(await _fetch_ids(self._store, _EXISTING, {"ids": json.dumps(sorted(missing))}))
+        # Not from a replica, which may not have them yet.
+        params = {"ids": json.dumps(sorted(missing))}
+        existing = {row[0] for row in await self._store.read(lambda db: db.tuples(_EXISTING, params))}
         deleted = missing - existing
         mirror.discard(deleted)
         if len(deleted) * 2 > len(matches.nearest):  # a mass deletion: drop all other deleted chunks as well
-            mirror.keep_only(await _fetch_ids(self._store, "SELECT id FROM chunks", {}))
+            rows = await self._store.read(lambda db: db.tuples("SELECT id FROM chunks"))
+            mirror.keep_only([chunk for (chunk,) in rows])
         matches.hidden |= existing
         nearest = await self.nearest(vector, chunk_filter, k + 2 * len(matches.hidden))
         matches.nearest = [(chunk, score) for chunk, score in nearest if chunk not in matches.hidden][:k]
@@ -297,7 +300,7 @@ class VectorSearch:
         if live is None or live.identity.dims is None:
             return []
         blob = vector.astype("<f4").tobytes()
-        return await self._store.read(lambda db: vectors.nearest(db, live, blob, k, ids, params))
+        return await self._store.read_for_search(lambda db: vectors.nearest(db, live, blob, k, ids, params))
 
     async def _load_mirror(self) -> None:
         """Load the vectors into memory: few of them now, many in the background."""
@@ -378,7 +381,7 @@ async def nearest_in_memory(
     if lookup is None or lookup.mirror is not mirror or not lookup.is_done:
         lookup = LabelLookup(chunk_filter, mirror)
     if not lookup.is_done:
-        await store.read(lookup.read)
+        await store.read_for_search(lookup.read)
     labels = lookup.apply()
 
     async def nearest(count: int, chunks: list[int] | None) -> ScoredChunks:
@@ -408,7 +411,7 @@ def _unavailable(problem: str) -> QueryVector:
 
 
 async def _fetch_ids(store: Store, sql: str, params: dict[str, Any]) -> list[int]:
-    return [row[0] for row in await store.read(lambda db: db.tuples(sql, params))]
+    return [row[0] for row in await store.read_for_search(lambda db: db.tuples(sql, params))]
 
 
 async def in_thread_if(is_large: bool, work: Callable[..., T], *arguments: Any) -> T:

@@ -51,6 +51,7 @@ class _Sent:
     is_sync: bool = False
 
 
+_IGNORED_ERROR = "the transaction was aborted by an error that a change ignored"
 _STATEMENT, _SYNC = _Sent(), _Sent(is_sync=True)
 
 
@@ -67,6 +68,8 @@ class ServerConnection(psycopg.Connection[tuple[Any, ...]]):
         self._statement_names: dict[Key, bytes] = {}
         self._named = 0
         self._unanswered: deque[_Sent] = deque()
+        self._is_aborted = False
+        """True after an error, until the transaction is rolled back, or to a savepoint."""
         self._transformer: abc.Transformer = Transformer(self)
 
     def begin(self, sql: str = "BEGIN") -> None:
@@ -96,23 +99,26 @@ class ServerConnection(psycopg.Connection[tuple[Any, ...]]):
         finally:
             if not self.closed:
                 self.pgconn.exit_pipeline_mode()
+            self._is_aborted &= self.in_transaction
 
     def confirm(self) -> None:
         """Wait for the results of all statements that were sent; raise the first error."""
         if self._unanswered:
             self._receive_all()
+        if self._is_aborted:
+            raise errors.InFailedSqlTransaction(_IGNORED_ERROR)
 
     def end(self, sql: str) -> None:
         """Send COMMIT or ROLLBACK, wait for it, and raise the first error of the transaction's statements."""
         result = self.query(sql, is_last=True)
         if sql == "COMMIT" and result.command_status == b"ROLLBACK":
-            raise errors.InFailedSqlTransaction("the transaction was aborted by an error that a change ignored")
+            raise errors.InFailedSqlTransaction(_IGNORED_ERROR)
 
     def roll_back(self) -> None:
         """Roll the transaction back after an error, whatever became of its statements."""
         with suppress(psycopg.Error):
             self.leave_pipeline()
-        if not self.closed and self.pgconn.transaction_status != TransactionStatus.IDLE:
+        if not self.closed and self.in_transaction:
             self.query("ROLLBACK")
 
     def leave_pipeline(self) -> None:
@@ -121,6 +127,12 @@ class ServerConnection(psycopg.Connection[tuple[Any, ...]]):
             return
         self.query("SELECT 1", is_last=True)
 
+    @property
+    def in_transaction(self) -> bool:
+        """True between the statements that begin and end a transaction."""
+        is_open = self.pgconn.pipeline_status != PipelineStatus.OFF
+        return is_open or self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
     def rows(self, result: "PGresult") -> list[tuple[Any, ...]]:
         """Return the rows of a result."""
         self._transformer.set_pgresult(result)
@@ -128,6 +140,8 @@ class ServerConnection(psycopg.Connection[tuple[Any, ...]]):
 
     def _send(self, sql: str, values: Sequence[Any]) -> None:
         transformer = self._transformer
+        if sql.startswith(("BEGIN", "ROLLBACK")):
+            self._is_aborted = False
         parameters = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
         key = (sql, tuple(transformer.types or ()))
         name = self._statement_names.get(key)
@@ -180,6 +194,7 @@ class ServerConnection(psycopg.Connection[tuple[Any, ...]]):
                 self._statement_names.pop(sent.prepared, None)
             if failed is None and result.status != ExecStatus.PIPELINE_ABORTED:
                 failed = result
+                self._is_aborted = True
                 if not is_last:
                     self.pgconn.pipeline_sync()
                     self._unanswered.append(_SYNC)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 import apsw
-import psycopg
 import structlog
 
 from clankers_protocol.admin import Rows
@@ -24,7 +23,6 @@ from clankersd.db.errors import (
     STORAGE_ERRORS,
     FileGone,
     SchemaRefused,
-    ServerGone,
     describe_error,
     read_unavailable,
 )
@@ -35,6 +33,8 @@ from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, con
 from clankersd.db.postgres.engine import PostgresEngine
 from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MIN_INDEXED_VECTORS, build_index
 from clankersd.db.postgres.pipeline import ServerConnection
+from clankersd.db.postgres.read_pool import ReadPool
+from clankersd.db.postgres.replica import Replica
 from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
 from clankersd.metrics import TimedPart
 
@@ -45,7 +45,6 @@ SNAPSHOT_SECONDS = 3600.0
 MAX_COMMIT_TRIES = 4
 """Times that a commit is tried, if writes of another daemon on the same schema stand in its way."""
 
-_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
 _HOLDERS = """
     SELECT coalesce(client_addr::text, 'this machine') FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -98,8 +97,9 @@ class PostgresStore(Store):
         self._url, self._schema, self.is_shared, self._hnsw = server.url, server.schema, server.is_shared, server.hnsw
         self._server_version: str | None = None
         self._indexed_vectors: set[str] = set()
-        self._idle: list[ServerConnection] = []
-        self._reading: set[ServerConnection] = set()
+        self._pool = ReadPool(partial(self._connect_reader, server.url))
+        self._replica = Replica() if server.read_url else None
+        self._replica_pool = ReadPool(partial(self._connect_reader, server.read_url))
         self._reads = anyio.CapacityLimiter(MAX_READS)
 
     def versions(self) -> dict[str, Any]:
@@ -119,6 +119,23 @@ class PostgresStore(Store):
         except (*STORAGE_ERRORS, FileGone) as error:
             await self._handle_error(error)
             raise read_unavailable(describe_error(error)) from error
+
+    async def read_for_search(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
+        """Return the result of `query` on the replica if there is one that is up to date, otherwise as `read` does."""
+        if self._replica is not None and self._replica.is_usable:
+            try:
+                with timed_part("read"):
+                    return await self._run_pooled(query, seconds, self._replica_pool)
+            except apsw.InterruptError as error:
+                raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
+            except (*STORAGE_ERRORS, FileGone, apsw.BusyError) as error:  # busy: it has to replay a deletion first
+                if not isinstance(error, apsw.BusyError):
+                    self._replica.problem = describe_error(error)
+        return await self.read(query, seconds)
+
+    @property
+    def search_note(self) -> str | None:
+        return self._replica.note if self._replica is not None else None
 
     async def query(self, sql: str, limit: int, seconds: float) -> Rows:
         """Run one statement that reads, in a cursor of a read-only transaction: the server refuses anything else."""
@@ -151,8 +168,20 @@ class PostgresStore(Store):
             else:
                 try:
                     await self._connection.run(lambda db: db.value("SELECT 1"))
+                    if self._replica is not None:
+                        await self._check_replica(self._replica)
                 except (*STORAGE_ERRORS, FileGone) as error:
                     await self._handle_error(error)
+
+    async def _check_replica(self, replica: Replica) -> None:
+        """Measure how far the replica is behind."""
+        await self._run_pooled(replica.record_written, READ_SECONDS)
+        try:
+            await self._run_pooled(replica.check_replayed, READ_SECONDS, self._replica_pool)
+        except (*STORAGE_ERRORS, FileGone, apsw.Error) as error:
+            if replica.problem is None:
+                log.warning("read replica failed", problem=describe_error(error))
+            replica.problem = describe_error(error)
 
     async def create_if_missing(self) -> bool:
         """Check that the schema is there; opening the store has created it."""
@@ -210,11 +239,12 @@ class PostgresStore(Store):
 
     async def close(self) -> None:
         self._is_closing = True
-        for raw in list(self._reading):
-            raw.cancel_safe(timeout=1)
+        pools = (self._pool, self._replica_pool)
+        for pool in pools:
+            pool.cancel()
         await super().close()
-        while self._idle:
-            self._idle.pop().close()
+        for pool in pools:
+            pool.close()
 
     async def _open(self) -> None:
         connection = PostgresConnection(partial(create_schema, self._url, self._schema, self._hnsw))
@@ -282,6 +312,11 @@ class PostgresStore(Store):
                 time.sleep(0.05 * attempt)
         raise AssertionError
 
+    def _connect_reader(self, url: str) -> ServerConnection:
+        raw = connect(url, self._schema, self._hnsw)
+        raw.is_shared = self.is_shared
+        return raw
+
     async def _run_on_snapshot(self, query: Callable[[Db], T], stop: threading.Event) -> T:
         try:
             return await self._run_pooled(query, SNAPSHOT_SECONDS)
@@ -292,36 +327,10 @@ class PostgresStore(Store):
         finally:
             stop.set()
 
-    async def _run_pooled(self, query: Callable[[Db], T], seconds: float) -> T:
+    async def _run_pooled(self, query: Callable[[Db], T], seconds: float, pool: ReadPool | None = None) -> T:
         return await anyio.to_thread.run_sync(
-            self._read_in_thread, query, seconds, abandon_on_cancel=True, limiter=self._reads
+            (pool or self._pool).run, query, seconds, abandon_on_cancel=True, limiter=self._reads
         )
-
-    def _read_in_thread(self, query: Callable[[Db], T], seconds: float) -> T:
-        """Run `query` in a read-only transaction on a connection of the pool."""
-        timeout = f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"
-        while True:
-            is_reused = bool(self._idle)
-            raw = self._idle.pop() if is_reused else connect(self._url, self._schema, self._hnsw)
-            raw.is_shared = self.is_shared
-            self._reading.add(raw)
-            try:
-                raw.begin(_BEGIN_READ)
-                raw.send(timeout)
-                result = query(PostgresDb(raw))
-                raw.end("ROLLBACK")
-            except ServerGone:
-                if not is_reused:  # otherwise it was closed while it was idle
-                    raise
-            except psycopg.Error as error:
-                raise PostgresDb(raw).as_known(error) from error
-            else:
-                return result
-            finally:
-                self._reading.discard(raw)
-                if not raw.closed:
-                    raw.roll_back()
-                    self._idle.append(raw)
 
 
 def _to_json(value: Any) -> Any:
