@@ -124,7 +124,7 @@ class PostgresStore(Store):
         """Return the result of `query` on the replica if there is one that is up to date, otherwise as `read` does."""
         if self._replica is not None and self._replica.is_usable:
             try:
-                with timed_part("read"):
+                with TimedPart("read"):
                     return await self._run_pooled(query, seconds, self._replica_pool)
             except apsw.InterruptError as error:
                 raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
@@ -210,8 +210,8 @@ class PostgresStore(Store):
                 finally:
                     server.close()
                 await self._close_connection()
-                while self._idle:
-                    self._idle.pop().close()
+                self._pool.close()
+                self._replica_pool.close()
                 await self.open()
         finally:
             self._reopened = None
