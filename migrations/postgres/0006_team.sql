@@ -76,7 +76,9 @@ CREATE POLICY team ON memory_words USING (EXISTS (SELECT 1 FROM memories WHERE m
 CREATE POLICY team ON index_queue USING (EXISTS (SELECT 1 FROM chunks WHERE chunks.id = chunk));
 CREATE POLICY team ON index_backlog USING (is_hidden_text(kind, owner) IS NOT true);
 CREATE POLICY team ON memory_log USING (NOT is_hidden_memory(memory_id));
-CREATE POLICY team ON session_memories USING (NOT is_hidden_memory(memory_id));
+CREATE POLICY team ON session_memories USING (
+    NOT is_hidden_memory(memory_id) AND session_id <> ALL ((SELECT hidden_sessions())::text[])
+);
 CREATE POLICY team ON memory_entities USING (NOT is_hidden_memory(memory_id));
 CREATE POLICY team ON memory_relationships USING (
     NOT is_hidden_memory(source_memory_id) AND NOT is_hidden_memory(target_memory_id)
@@ -90,6 +92,15 @@ CREATE POLICY team ON tools USING (session_id <> ALL ((SELECT hidden_sessions())
 CREATE POLICY team ON session_errors USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
 CREATE POLICY team ON compaction_events USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
 CREATE POLICY team ON extracted_summaries USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
+CREATE POLICY team ON extractions USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
+CREATE POLICY team ON told_messages USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
+CREATE POLICY team ON transcripts USING (
+    session_id IS NULL OR session_id <> ALL ((SELECT hidden_sessions())::text[])
+);
+CREATE POLICY team ON chunk_edges USING (
+    EXISTS (SELECT 1 FROM document_chunks WHERE id = source_id)
+    AND EXISTS (SELECT 1 FROM document_chunks WHERE id = target_id)
+);
 CREATE POLICY team ON documents USING (project_id IS NULL OR project_id <> ALL ((SELECT hidden_projects())::text[]));
 CREATE POLICY team ON document_parts USING (EXISTS (SELECT 1 FROM documents WHERE documents.id = document_id));
 CREATE POLICY team ON document_chunks USING (EXISTS (SELECT 1 FROM documents WHERE documents.id = document_id));
@@ -116,6 +127,10 @@ ALTER TABLE tools ENABLE ROW LEVEL SECURITY;
 ALTER TABLE session_errors ENABLE ROW LEVEL SECURITY;
 ALTER TABLE compaction_events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE extracted_summaries ENABLE ROW LEVEL SECURITY;
+ALTER TABLE extractions ENABLE ROW LEVEL SECURITY;
+ALTER TABLE told_messages ENABLE ROW LEVEL SECURITY;
+ALTER TABLE transcripts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE chunk_edges ENABLE ROW LEVEL SECURITY;
 ALTER TABLE documents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE document_parts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE document_chunks ENABLE ROW LEVEL SECURITY;

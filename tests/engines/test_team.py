@@ -128,6 +128,19 @@ def test_owner_backs_up_and_restores_for_the_team(team: dict[str, RawConnection]
     made = finished(boss, boss.call("backup.create")["jobId"])
     assert made["path"].endswith(".dump")
     assert made["rows"] >= 1
+    of_bob = finished(team["bob"], team["bob"].call("backup.create")["jobId"])
+    assert "the daemon of the owner makes full backups" in of_bob["note"]
+    assert b"zanzibar" not in Path(of_bob["path"]).read_bytes()
     doctor: dict[str, Any] = finished(alice, alice.call("doctor.check")["jobId"])
     assert [one for one in doctor["checks"] if one["state"] == "problem"] == []
     eventually(lambda: alice.call("memory.list", scopes=["*"])["memories"], "the memory is there")
+
+
+def test_rows_that_refer_to_private_rows_have_a_policy(team: dict[str, RawConnection]) -> None:
+    sql = """
+        SELECT DISTINCT own.relname FROM pg_constraint
+        JOIN pg_class AS own ON own.oid = conrelid JOIN pg_class AS other ON other.oid = confrelid
+        WHERE contype = 'f' AND other.relrowsecurity AND NOT own.relrowsecurity
+    """
+    with psycopg.connect(team["boss"].url) as connection:  # type: ignore[attr-defined]
+        assert connection.execute(sql).fetchall() == [("moved_chunks",)]  # numbers only

@@ -25,46 +25,40 @@ _LEFTOVERS = r"""
 
 def check_server(db: Db, vec: Extension) -> list[Finding]:
     """Check versions, rights, tools for backups, space that deleted rows take, and schemas that restores left."""
-    return [_check_versions(db, vec), _check_rights(db), _check_dumps(db), _check_bloat(db), _check_leftovers(db)]
-
-
-def _check_versions(db: Db, vec: Extension) -> Finding:
     version = f"PostgreSQL {str(db.value('SHOW server_version')).partition(' ')[0]}"
+    role, schema = db.tuples("SELECT current_user, current_schema()")[0]
+    findings = [Finding("postgresql", "ok", f"{version} with pgvector {vec.version}.")]
     if vec.version is None:
         text = f"{version} has no vectors, so search is by keyword only: {vec.problem}."
-        return Finding("postgresql", "warning", text, "then restart the daemon")
-    return Finding("postgresql", "ok", f"{version} with pgvector {vec.version}.")
+        findings = [Finding("postgresql", "warning", text, "then restart the daemon")]
 
-
-def _check_rights(db: Db) -> Finding:
-    role, schema = db.tuples("SELECT current_user, current_schema()")[0]
     if not db.value("SELECT has_schema_privilege(current_schema(), 'CREATE')"):
         text = f"The role {role} is a member of the schema {schema}: the daemon of its owner migrates and reindexes it."
-        return Finding("rights", "ok", text)
-    if others := db.tuples(_NOT_OWNED):
+        findings.append(Finding("rights", "ok", text))
+    elif others := db.tuples(_NOT_OWNED):
         table, owner = others[0]
         text = f"The role {role} does not own {table} and {len(others) - 1:,} other tables: migrations will fail."
-        return Finding("rights", "problem", text, f'as superuser, run GRANT "{owner}" TO "{role}"')
-    return Finding("rights", "ok", f"The role {role} has all rights on the schema {schema}.")
+        findings.append(Finding("rights", "problem", text, f'as superuser, run GRANT "{owner}" TO "{role}"'))
+    else:
+        findings.append(Finding("rights", "ok", f"The role {role} has all rights on the schema {schema}."))
 
-
-def _check_dumps(db: Db) -> Finding:
     if problem := find_problem(db):
-        return Finding("dumps", "warning", f"Backups have no index, because {problem}.", "clankers-ctl backup create")
-    return Finding("dumps", "ok", "pg_dump can make full backups.")
+        text, advice = f"Backups have no index, because {problem}.", "clankers-ctl backup create"
+        findings.append(Finding("dumps", "warning", text, advice))
+    else:
+        findings.append(Finding("dumps", "ok", "pg_dump can make full backups."))
 
-
-def _check_bloat(db: Db) -> Finding:
     if bloated := db.tuples(_BLOATED, {"rows": MIN_DEAD_ROWS, "share": MAX_DEAD_SHARE}):
         named = ", ".join(f"{name} ({count:,})" for name, count in bloated)
         text = f"Most rows of some tables are deleted ones whose space is not free yet: {named}."
-        return Finding("bloat", "warning", text, "clankers-ctl db vacuum; check that autovacuum runs on the server")
-    return Finding("bloat", "ok", "Deleted rows take little space.")
+        advice = "clankers-ctl db vacuum; check that autovacuum runs on the server"
+        findings.append(Finding("bloat", "warning", text, advice))
+    else:
+        findings.append(Finding("bloat", "ok", "Deleted rows take little space."))
 
-
-def _check_leftovers(db: Db) -> Finding:
-    names = [name for (name,) in db.tuples(_LEFTOVERS)]
-    if names:
+    if names := [name for (name,) in db.tuples(_LEFTOVERS)]:
         text = f"Restores left the schemas {', '.join(names)}, which take space."
-        return Finding("replaced schemas", "warning", text, f'in psql: DROP SCHEMA "{names[0]}" CASCADE')
-    return Finding("replaced schemas", "ok", "No restore left a schema.")
+        findings.append(Finding("replaced schemas", "warning", text, f'in psql: DROP SCHEMA "{names[0]}" CASCADE'))
+    else:
+        findings.append(Finding("replaced schemas", "ok", "No restore left a schema."))
+    return findings

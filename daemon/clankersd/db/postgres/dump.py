@@ -38,8 +38,12 @@ _TABLE_BYTES = """
 
 
 def find_problem(db: Db) -> str | None:
-    """Return the reason why pg_dump cannot dump this server; None if it can."""
+    """Return the reason why the schema cannot be dumped by pg_dump; None if it can."""
     assert isinstance(db, PostgresDb)
+    if not db.value("SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema()"):
+        return (
+            "the role is a member of the schema and does not see all rows: the daemon of the owner makes full backups"
+        )
     program = shutil.which("pg_dump")
     if program is None or shutil.which("pg_restore") is None:
         return f"pg_dump and pg_restore are not installed on this machine: {INSTALL_HINT}"
