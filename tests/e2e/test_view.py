@@ -178,11 +178,27 @@ def test_tool_output_is_found_and_opened_at_the_word(page: Watched) -> None:
     target = shown.locator("details.entry.target[open]")
     expect(target.locator("pre mark", has_text="passed").first).to_be_in_viewport()
     shown.get_by_label("Find in this session").fill("219")
-    shown.locator(".outline.found button").first.click()
+    shown.locator(".outline.found button", has_text="passed in").click()
     expect(target.locator("pre mark").first).to_be_in_viewport()
 
 
 def test_keys_move_through_rows(page: Watched) -> None:
+    shown = page.visit("/sessions")
+    title = shown.get_by_label("Title contains")
+    title.focus()
+    for letter in "lexer":  # typing goes on while the list is read again
+        shown.keyboard.type(letter, delay=120)
+    shown.wait_for_url("**title=lexer**")
+    expect(shown.locator(".session-row")).to_have_count(1)
+    expect(title).to_be_focused()
+    expect(title).to_have_value("lexer")
+    shown.keyboard.press("Control+a")
+    shown.keyboard.press("Delete")
+    expect(shown.locator(".session-row").nth(3)).to_be_visible()
+    shown.get_by_label("One turn").focus()
+    shown.keyboard.press("Space")
+    shown.wait_for_url("**short=show**")
+    expect(shown.get_by_label("One turn")).to_be_focused()
     shown = page.visit("/sessions")
     shown.keyboard.press("j")
     shown.keyboard.press("j")
@@ -190,6 +206,7 @@ def test_keys_move_through_rows(page: Watched) -> None:
     second = titles.nth(1).inner_text()
     shown.keyboard.press("Enter")
     expect(shown.locator("h1")).to_have_text(second)
+    expect(shown.locator("#main")).to_be_focused()
     shown.keyboard.press("?")
     expect(shown.locator("dialog")).to_contain_text("Search everything")
 

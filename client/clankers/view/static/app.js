@@ -38,6 +38,7 @@ const listeners = new Set();
 const recent = [];
 let started = null;
 let leave = new AbortController();
+let visit = 0; // counts links that were followed and steps through the history
 
 /** Show the page that the address names. With `kept`, what is shown stays until the new content is there. */
 async function show({ kept = false } = {}) {
@@ -45,6 +46,7 @@ async function show({ kept = false } = {}) {
   leave = new AbortController();
   listeners.clear();
   const { signal } = leave;
+  const mine = visit;
   const page = location.pathname.slice(1) || "overview";
   const params = new URLSearchParams(location.search);
   const current = PARENTS[page] ?? page;
@@ -56,17 +58,21 @@ async function show({ kept = false } = {}) {
   }
   document.title = `${PAGES.find(([name]) => name === current)?.[1] ?? "clankers"} – clankers`;
   if (document.activeElement !== findText) findText.value = page === "search" ? (params.get("q") ?? "") : "";
+  const before = document.body.dataset.page;
   document.body.dataset.page = page;
+  let focused = before === page ? focusedControl() : null;
   if (!kept) replace(main, loading());
+  main.setAttribute("aria-busy", "true");
   const context = {
     params: Object.fromEntries(params),
     signal,
     recent,
     project: started.project,
     go,
-    // What was typed just before the page was left has no effect any more.
+    // What was typed just before a link was followed has no effect any more.
     set: (patch, options = {}) =>
-      signal.aborted || go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
+      visit !== mine ||
+      go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
     refresh: () => show({ kept: true }),
     onChange: (listener) => listeners.add(listener),
     title: (title) => (document.title = `${title} – clankers`),
@@ -75,7 +81,9 @@ async function show({ kept = false } = {}) {
     const module = await import(`./pages/${page}.js`);
     const made = await module.render(context);
     if (signal.aborted) return;
+    if (kept) focused = focusedControl(); // somebody may have gone on typing
     replace(main, made);
+    if (focused || (before && before !== page && document.activeElement !== findText)) restoreFocus(focused);
     performance.mark("shown");
     context.shown?.();
   } catch (error) {
@@ -85,6 +93,33 @@ async function show({ kept = false } = {}) {
         errorBox(error, () => show()),
       );
   }
+  if (!signal.aborted) main.removeAttribute("aria-busy");
+}
+
+const CONTROLS = "input, select, textarea, button, a[href], summary";
+const nameOf = (control) =>
+  control.getAttribute("aria-label") ??
+  (control.closest("label") ?? control.firstElementChild ?? control).firstChild?.textContent;
+const sameControls = (tag, name) =>
+  [...main.querySelectorAll(CONTROLS)].filter((one) => one.localName === tag && nameOf(one) === name);
+
+/** Describe the control that has the focus, so that it can be found again after the page was built anew. */
+function focusedControl() {
+  const control = document.activeElement;
+  if (!main.contains(control) || !control.matches(CONTROLS)) return null;
+  const [tag, name] = [control.localName, nameOf(control)];
+  const typed = control.matches("[type=search], [type=text], textarea");
+  const { value, selectionStart: caret } = control;
+  return { tag, name, at: sameControls(tag, name).indexOf(control), typed: typed ? { value, caret } : null };
+}
+
+/** Give the focus back to the same control; on another page, or if there is none, to the content. */
+function restoreFocus(focused) {
+  const control = focused && sameControls(focused.tag, focused.name)[focused.at];
+  (control ?? main).focus({ preventScroll: true });
+  if (!control || !focused.typed) return;
+  control.value = focused.typed.value;
+  control.setSelectionRange(focused.typed.caret, focused.typed.caret);
 }
 
 /** Go to a page. `quiet` only changes the address; `replaced` adds no step to the history. */
@@ -93,7 +128,9 @@ function go(page, params, { quiet = false, replaced = false } = {}) {
   if (target === location.pathname + location.search) return;
   history[replaced || quiet ? "replaceState" : "pushState"](null, "", target);
   if (quiet) return;
-  show();
+  const isSame = document.body.dataset.page === page;
+  if (!isSame) visit += 1;
+  show({ kept: isSame });
   if (!replaced) scrollTo(0, 0);
 }
 
@@ -105,6 +142,7 @@ function followLink(event) {
   event.preventDefault();
   if (target === location.pathname + location.search) return;
   history.pushState(null, "", target);
+  visit += 1;
   show();
   scrollTo(0, 0);
 }
@@ -197,7 +235,10 @@ function buildShell() {
   document.getElementById("help").addEventListener("click", showKeys);
   document.addEventListener("click", followLink);
   document.addEventListener("keydown", onKey);
-  addEventListener("popstate", () => show());
+  addEventListener("popstate", () => {
+    visit += 1;
+    show();
+  });
   const typed = debounce(() => {
     const onSearch = location.pathname === "/search";
     const kept = onSearch ? Object.fromEntries(new URLSearchParams(location.search)) : {};

@@ -252,7 +252,8 @@ async function findInSession(session, query, hits, transcript, view, signal) {
       rpc("search", { query, sessionId: session.id, sources: ["sessions"], recorded: false, limit: 20 }, signal),
       rpc("tool.search", { query, sessionId: session.id, limit: 20 }, signal),
     ]);
-    const listed = new Map(found.hits.map((hit) => [hit.ref.toolId ?? hit.ref.messageId, hit.snippet]));
+    const close = found.weak && calls.hits.length ? [] : found.hits; // rather the words themselves than what is near
+    const listed = new Map(close.map((hit) => [hit.ref.toolId ?? hit.ref.messageId, hit.snippet]));
     for (const call of calls.hits) listed.set(call.toolId, call.snippet); // its own words, not only its command
     listed.delete(undefined); // the title
     const row = ([id, snippet]) =>
