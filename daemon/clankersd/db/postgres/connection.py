@@ -189,6 +189,8 @@ class PostgresDb(Db):
             if not params and ("$$" in sql or ";" in sql):
                 self.server.leave_pipeline()
                 self.server.execute(sql)
+                if "INTO unindexed_chunks" in sql:  # a migration
+                    self.has_new_words |= {"chunks", "memories"}
             else:
                 self.server.send(*self._bind(sql, params))
         except psycopg.Error as error:
