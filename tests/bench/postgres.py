@@ -36,6 +36,9 @@ WORDS = ("deploy", "registry", "backoff", "header", "parser", "queue", "migratio
 DIMS = 256
 QUERIES = 50
 VECTORS_PER_COMMIT = 10_000
+SAME_COSINE = 1e-5
+"""Texts that occur several times have the same vector: any of them is as near."""
+
 SHARES = {1: 0.98, 10: 0.95, 100: 0.95, 1000: 0.95}
 """One in so many vectors passes the filter; recall@10 below which the run fails."""
 
@@ -138,11 +141,11 @@ def hnsw_recall(url: str, vectors: Any) -> bool:
         recalls, times = [], []
         allowed = np.arange(share, rows + 1, share)
         for query in queries:
-            order = allowed[np.argsort(-(vectors[allowed - 1] @ query))[:10]]
+            tenth = np.partition(vectors[allowed - 1] @ query, -10)[-10] - SAME_COSINE
             began = time.perf_counter()
             found = db.engine.nearest(db, "chunk_vectors_1", query.tobytes(), 10, eligible, {})
             times.append((time.perf_counter() - began) * 1000)
-            recalls.append(len({chunk for chunk, _ in found} & set(order.tolist())) / min(10, len(order)))
+            recalls.append(sum(vectors[chunk - 1] @ query >= tenth for chunk, _ in found) / 10)
         recall = sum(recalls) / len(recalls)
         met &= recall >= bar
         verdict = "ok  " if recall >= bar else "MISS"
