@@ -10,6 +10,8 @@ BEGIN
 END $$;
 ALTER VIEW memories_fts RESET (security_invoker);
 ALTER VIEW chunks_fts RESET (security_invoker);
+ALTER TABLE recall_log DISABLE ROW LEVEL SECURITY;
+ALTER TABLE injection_outcomes DISABLE ROW LEVEL SECURITY;
 ALTER TABLE injections DISABLE ROW LEVEL SECURITY;
 ALTER TABLE document_chunks DISABLE ROW LEVEL SECURITY;
 ALTER TABLE document_parts DISABLE ROW LEVEL SECURITY;
@@ -35,6 +37,8 @@ ALTER TABLE memory_words DISABLE ROW LEVEL SECURITY;
 ALTER TABLE chunk_words DISABLE ROW LEVEL SECURITY;
 ALTER TABLE chunks DISABLE ROW LEVEL SECURITY;
 ALTER TABLE memories DISABLE ROW LEVEL SECURITY;
+DROP POLICY team ON recall_log;
+DROP POLICY team ON injection_outcomes;
 DROP POLICY team ON injections;
 DROP POLICY team ON document_chunks;
 DROP POLICY team ON document_parts;

@@ -93,6 +93,10 @@ CREATE POLICY team ON session_errors USING (session_id <> ALL ((SELECT hidden_se
 CREATE POLICY team ON compaction_events USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
 CREATE POLICY team ON extracted_summaries USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
 CREATE POLICY team ON extractions USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
+-- A search is stored before it is known which session made it: until then only the owner sees it.
+CREATE POLICY team ON recall_log
+    USING (session_id IS NOT NULL AND session_id <> ALL ((SELECT hidden_sessions())::text[]))
+    WITH CHECK (session_id IS NULL OR session_id <> ALL ((SELECT hidden_sessions())::text[]));
 CREATE POLICY team ON told_messages USING (session_id <> ALL ((SELECT hidden_sessions())::text[]));
 CREATE POLICY team ON transcripts USING (
     session_id IS NULL OR session_id <> ALL ((SELECT hidden_sessions())::text[])
@@ -109,6 +113,7 @@ CREATE POLICY team ON injections USING (
     session_id <> ALL ((SELECT hidden_sessions())::text[])
     AND NOT EXISTS (SELECT 1 FROM json_array_elements_text(ids_json::json) AS item (id) WHERE is_hidden_memory(item.id))
 );
+CREATE POLICY team ON injection_outcomes USING (EXISTS (SELECT 1 FROM injections WHERE injections.id = injection_id));
 
 ALTER TABLE memories ENABLE ROW LEVEL SECURITY;
 ALTER TABLE chunks ENABLE ROW LEVEL SECURITY;
@@ -135,6 +140,8 @@ ALTER TABLE documents ENABLE ROW LEVEL SECURITY;
 ALTER TABLE document_parts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE document_chunks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE injections ENABLE ROW LEVEL SECURITY;
+ALTER TABLE injection_outcomes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE recall_log ENABLE ROW LEVEL SECURITY;
 
 -- A view reads with the rights of its owner unless it says otherwise.
 ALTER VIEW chunks_fts SET (security_invoker = true);

@@ -45,9 +45,8 @@ def schema(db: Db) -> list[dict[str, object]]:
     return db.fetch("SELECT type, name, sql FROM sqlite_master WHERE name <> '_migrations' ORDER BY name")
 
 
-def test_files_have_numbers_of_their_own_and_say_why() -> None:
-    versions = [migration.version for migration in bundled()]
-    assert versions == sorted(set(versions))
+def test_files_are_numbered_without_gaps_and_say_why() -> None:
+    assert [migration.version for migration in bundled()] == list(range(1, len(bundled()) + 1))
     for migration in bundled():
         assert migration.up.startswith("--")
 

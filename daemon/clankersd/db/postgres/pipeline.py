@@ -2,7 +2,7 @@
 
 In a transaction, statements that are run for their effect are only sent. The next one that returns rows, or the commit,
 waits for all of them in one round trip and raises the first error. It stands on libpq, because the cursors of psycopg
-take three times the CPU for each statement (docs/decisions/0030).
+take three times the CPU for each statement (docs/decisions/0028).
 """
 
 import select
