@@ -122,7 +122,7 @@ def test_restricted_project_is_seen_by_its_members_alone(team: dict[str, RawConn
     bob.call("upsertMessage", message=message("m3", "s3", "what bob may store is stored"))
 
 
-def test_owner_backs_up_and_restores_for_the_team(team: dict[str, RawConnection]) -> None:
+def test_owner_and_members_back_up_what_they_see(team: dict[str, RawConnection]) -> None:
     boss, alice = team["boss"], team["alice"]
     alice.call("memory.add", content=SECRET, scope="user:alice", scopes=["*"])
     made = finished(boss, boss.call("backup.create")["jobId"])
