@@ -4,6 +4,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,13 @@ def test_failing_change_fails_alone_though_statements_are_only_sent(
         with db.transaction():
             stored(1)(db)
             assert db.total_changes() == before + 1
+
+
+def test_daemons_that_start_together_share_an_empty_schema(server: PostgresServer, tmp_path: Path) -> None:
+    environ = {"CLANKERS_DATABASE_URL": server.new_database(), "CLANKERS_DATABASE_SHARED": "true"}
+    homes = [tmp_path / name for name in ("a", "b", "c")]
+    with ThreadPoolExecutor() as threads, ExitStack() as stack:
+        starting = [threads.submit(stack.enter_context, running_daemon(home, **environ)) for home in homes]
+        for daemon in [one.result() for one in starting]:
+            with daemon.connect(timeout=60) as rpc:
+                assert rpc.call("health")["problem"] is None

@@ -14,7 +14,6 @@ from typing import Any
 import apsw
 import msgspec
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from clankers_protocol.database_files import DUMP_SUFFIX, check_database, copy_database, manifest_path, sync
 from clankers_protocol.safe_writes import write_file
@@ -31,7 +30,7 @@ from clankersd.db.postgres.dump import find_problem, make_dump, restore_dump
 def snapshot(db: Db) -> Iterator[None]:
     """Read one state of the database in the block; a transaction that is open already does so."""
     assert isinstance(db, PostgresDb)
-    if db.server.info.transaction_status != TransactionStatus.IDLE:
+    if db.server.in_transaction:
         yield
         return
     db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

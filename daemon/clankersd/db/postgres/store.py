@@ -45,6 +45,7 @@ SNAPSHOT_SECONDS = 3600.0
 MAX_COMMIT_TRIES = 4
 """Times that a commit is tried, if writes of another daemon on the same schema stand in its way."""
 
+_MIGRATION_LOCK = "SELECT pg_advisory_{action}(hashtext('clankersd migration'), hashtext(current_schema()))"
 _LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
 _HOLDERS = """
     SELECT coalesce(client_addr::text, 'this machine') FROM pg_locks JOIN pg_stat_activity USING (pid)
@@ -263,14 +264,13 @@ class PostgresStore(Store):
     def _prepare_server(self, db: Db) -> migrations.MigrationRun:
         """Lock the schema against other daemons, unless it is shared, and migrate it."""
         db.execute("SET lock_timeout = 10000")
-        with db.transaction():  # one daemon after another migrates
-            db.execute("SELECT pg_advisory_xact_lock(hashtext('clankersd migration'), hashtext(current_schema()))")
-            if not db.value(_LOCK.format(suffix="_shared" if self.is_shared else "")):
-                holder = db.value(_HOLDERS)
-                raise SchemaRefused(
-                    f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
-                    "database_schema, or set database_shared = true for all of them"
-                )
+        db.execute(_MIGRATION_LOCK.format(action="lock"))  # one daemon after another
+        if not db.value(_LOCK.format(suffix="_shared" if self.is_shared else "")):
+            holder = db.value(_HOLDERS)
+            raise SchemaRefused(
+                f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
+                "database_schema, or set database_shared = true for all of them"
+            )
         assert isinstance(db, PostgresDb)
         db.is_shared = db.server.is_shared = self.is_shared
         self._set_synchronous_commit(db)
@@ -288,6 +288,7 @@ class PostgresStore(Store):
         migration = self._migrate(db)
         if is_owner and db.value("SELECT 1 FROM pg_roles WHERE rolname = :team", {"team": f"{self._schema}_team"}):
             db.execute(_GRANT_TEAM.format(schema=self._schema))
+        db.execute(_MIGRATION_LOCK.format(action="unlock"))
         return migration
 
     def _set_synchronous_commit(self, db: Db) -> None:
