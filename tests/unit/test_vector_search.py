@@ -31,7 +31,7 @@ class Chunks:
     def close(self) -> None:
         self._db.close()
 
-    async def read(self, work: "Callable[[Chunks], list[Any]]") -> list[Any]:
+    async def read_for_search(self, work: "Callable[[Chunks], list[Any]]") -> list[Any]:
         return work(self)
 
     def tuples(self, sql: str, params: dict[str, Any]) -> list[Any]:
