@@ -168,6 +168,8 @@ def test_doctor_reports_damaged_captured_data_and_does_not_change_it(healthy: Da
 
 
 def test_search_rebuilds_a_damaged_full_text_index(healthy: DaemonProcess) -> None:
+    with healthy.connect() as connection:  # what was searched before a message came is not in memory any more
+        connection.call("upsertMessage", message=message("m5", text="the lighthouse number 5"))
     changed(healthy, BROKEN["damaged words"][0])
     with healthy.connect() as connection:
         connection.request("search", {"query": "lighthouse"})
