@@ -75,6 +75,7 @@ class RecallLog:
     outcomes: Outcomes
     _pending: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_PENDING))
     _added: anyio.Event = field(default_factory=anyio.Event)
+    _storing: anyio.Lock = field(default_factory=anyio.Lock)
     _calls_until: int = 0
     """Time until which the tool call of a stored search may still be reported."""
 
@@ -98,17 +99,18 @@ class RecallLog:
 
     async def store_pending(self) -> None:
         """Store what is queued, and find the tool calls of searches. If that fails, it stays queued."""
-        rows = list(self._pending)
-        self._pending.clear()
-        if any(row["kind"] == "search" for row in rows):
-            self._calls_until = clock.now() + CALL_MS
-        if not rows and clock.now() > self._calls_until:
-            return
-        try:
-            await self.store.write(partial(self._insert, rows=rows), bulk=True)
-        except BaseException:
-            self._pending.extendleft(reversed(rows))
-            raise
+        async with self._storing:
+            rows = list(self._pending)
+            self._pending.clear()
+            if any(row["kind"] == "search" for row in rows):
+                self._calls_until = clock.now() + CALL_MS
+            if not rows and clock.now() > self._calls_until:
+                return
+            try:
+                await self.store.write(partial(self._insert, rows=rows), bulk=True)
+            except BaseException:
+                self._pending.extendleft(reversed(rows))
+                raise
 
     async def run(self) -> None:
         """Store what is queued and judge injections, in the background, until cancelled."""

@@ -58,7 +58,8 @@ class Fusion:
         """Return what passes the filter as rows of the database, or only ids if the table in memory has all of them."""
         table, turn_scores = self.table, self.turn_scores
         has_all = table.columns is not None and table.is_loaded and max(nearest, default=0) <= table.last
-        if not has_all or self.filter.is_narrow or (turn_scores and turn_scores.places.session_ids is not table.sessions.texts):
+        is_current = turn_scores is None or turn_scores.places.session_ids is table.sessions.texts
+        if not has_all or not is_current or self.filter.is_narrow:
 
             def fetch(db: Db) -> dict[int, RankingRow]:
                 by_keyword = _best_chunks(db, self.filter, turn_scores)[: self.pool_size] if turn_scores else []
