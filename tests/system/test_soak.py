@@ -99,4 +99,4 @@ def test_descriptors_are_given_back_after_a_thousand_connections(fresh_daemon: D
                 connection.call("health")
             else:
                 connection.socket.sendall(b"Content-Length: 100\r\n\r\n{")
-    eventually(lambda: descriptors(pid) <= before, "all descriptors are given back")
+    eventually(lambda: descriptors(pid) <= before + KEPT_BY_SQLITE, "all descriptors are given back")
