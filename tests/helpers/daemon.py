@@ -17,6 +17,10 @@ from helpers.engines import database_environment
 
 READY_WITHIN = 30
 
+KEPT_BY_SQLITE = 2
+"""Descriptors of closed connections, one to read and one to write, which SQLite keeps for the next: while another
+connection of the process is open, closing a file would drop that one's locks. The first daily backup leaves one."""
+
 
 class RawConnection:
     """A socket with framing and nothing else, to send what a client never would."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.daemon import DaemonProcess, RawConnection
+from helpers.daemon import KEPT_BY_SQLITE, DaemonProcess, RawConnection
 from helpers.store import message, request
 from helpers.waiting import eventually
 from tests.soak.__main__ import soak
@@ -17,9 +17,6 @@ BATCH = 1000
 PIPELINED = 50
 WAL_LIMIT = 160_000_000  # a checkpoint is due at 16 MiB and a commit may add to that
 TEXT = "what was said " * 6
-KEPT_BY_SQLITE = 2
-"""Descriptors of closed connections, one to read and one to write, which SQLite keeps for the next: while another
-connection of the process is open, closing a file would drop that one's locks. The first daily backup leaves one."""
 
 
 def resident(pid: int) -> int:
