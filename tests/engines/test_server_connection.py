@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import psycopg
 import pytest
 from helpers.daemon import RawConnection, running_daemon
 from helpers.documents import finished
-from helpers.postgres import FAST, PostgresServer, binaries
+from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually
 
@@ -22,12 +21,6 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 PASSWORD = "hush-zanzibar-4711"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer(**FAST) as started:
-        yield started
 
 
 def test_password_of_a_service_file_is_shown_nowhere(server: PostgresServer, home: Path) -> None:

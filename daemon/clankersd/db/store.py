@@ -192,7 +192,7 @@ class Store:
 
     @property
     def search_note(self) -> str | None:
-        """What a search has to say of where it read."""
+        """A note for `degraded` on where searches read, None if there is nothing to say."""
         return None
 
     async def check_readable(self) -> None:

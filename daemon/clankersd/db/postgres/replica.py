@@ -20,7 +20,7 @@ _REPLAYED = """
 
 
 class Replica:
-    """How far the replica is behind, from positions in the write-ahead log of the main server."""
+    """The lag of the replica, measured by positions in the write-ahead log of the main server."""
 
     def __init__(self) -> None:
         self.problem: str | None = "it was not reached yet"
@@ -33,7 +33,7 @@ class Replica:
 
     @property
     def note(self) -> str | None:
-        """What a search has to say of it."""
+        """A note for `degraded`, None if searches read from an up-to-date replica."""
         if self.problem is not None:
             return f"the read replica does not serve searches: {self.problem}; the main server does"
         if not self.is_usable:
