@@ -5,6 +5,7 @@ implementation for each: db/sqlite_engine.py and db/postgres/engine.py (docs/dec
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,7 @@ class Engine(ABC):
         """Return the number of texts of a full-text index that contain a stem."""
 
     @abstractmethod
-    def occurrences(self, db: "Db", stem: str) -> list[int]:
+    def occurrences(self, db: "Db", stem: str) -> Sequence[int]:
         """Return all occurrences of a stem in chunks, in order."""
 
     @abstractmethod
