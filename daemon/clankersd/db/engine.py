@@ -65,6 +65,8 @@ class ServerOptions:
     read_url: str = ""
     """URL of a replica that serves searches, if any."""
     hnsw: HnswOptions = DEFAULT_HNSW
+    write_seconds: float = 60.0
+    """Time after which the server ends a statement that writes."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from clankers_protocol.errors import Conflict
 from clankersd.db.commit_priority import begin_disk_write
 from clankersd.db.connection import Connection, Db
 from clankersd.db.engine import DEFAULT_HNSW, HnswOptions
-from clankersd.db.errors import RightMissing, SchemaRefused, ServerGone
+from clankersd.db.errors import RightMissing, SchemaRefused, ServerBusy, ServerGone
 from clankersd.db.postgres.dialect import translate
 from clankersd.db.postgres.engine import PostgresEngine, StoredVector
 from clankersd.db.postgres.pipeline import ServerConnection
@@ -57,7 +57,6 @@ _ERRORS: list[tuple[type[Exception], type[Exception]]] = [
     (errors.DiskFull, apsw.FullError),
     (errors.DeadlockDetected, apsw.BusyError),
     (errors.SerializationFailure, apsw.BusyError),
-    (errors.LockNotAvailable, apsw.BusyError),
     (errors.OutOfMemory, apsw.NoMemError),
 ]
 """Errors of the server as the errors of SQLite that features and the store know."""
@@ -312,17 +311,31 @@ class PostgresDb(Db):
             if "row-level security" in str(error):  # of this change alone
                 return Conflict("this belongs to other members of the team: see docs/scaling.md")
             return RightMissing(f"the database server refuses: {_first_line(error)}")
+        if isinstance(error, errors.LockNotAvailable):
+            return ServerBusy("another session of the database server holds a lock on a table: see pg_locks there")
         for kind, known in _ERRORS:
             if isinstance(error, kind):
                 return known(_first_line(error))
         return apsw.SQLError(_first_line(error))
 
 
+class WriterDb(PostgresDb):
+    """The database on the connection that writes, where the server limits the time of a statement."""
+
+    def as_known(self, error: psycopg.Error) -> Exception:
+        if isinstance(error, errors.QueryCanceled):
+            return ServerBusy(
+                "the database server ended a statement that took too long: check its load, "
+                "or raise database_write_seconds"
+            )
+        return super().as_known(error)
+
+
 class PostgresConnection(Connection):
-    """A connection with its own thread."""
+    """A connection that writes, with its own thread."""
 
     def make_db(self) -> Db:
-        return PostgresDb(self._conn)  # type: ignore[arg-type]
+        return WriterDb(self._conn)  # type: ignore[arg-type]
 
 
 def _first_line(error: BaseException) -> str:
