@@ -58,6 +58,11 @@ _HOLDERS = """
 """
 """Machines with another daemon on this schema."""
 
+_IS_OWNER = "(SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema())"
+_RESTORE_RIGHTS = f"""
+    SELECT {_IS_OWNER}, has_database_privilege(current_database(), 'CREATE'), current_database(), current_user
+"""
+
 _GRANT_TEAM = """
     GRANT USAGE ON SCHEMA "{schema}" TO "{schema}_team";
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO "{schema}_team";
@@ -199,6 +204,15 @@ class PostgresStore(Store):
 
         Events are stored in the old schema until the two are swapped; requests that come meanwhile wait.
         """
+        [rights] = await self._open_connection().run(lambda db: db.tuples(_RESTORE_RIGHTS))
+        is_owner, may_create, database, role = rights
+        if not is_owner:
+            raise Conflict(f"only the owner of the schema {self._schema} may restore a backup: use the owner's daemon")
+        if not may_create:
+            raise Conflict(
+                f"the role {role} may not create the restored schema: as superuser, run "
+                f'GRANT CREATE ON DATABASE "{database}" TO "{role}"'
+            )
         if others := await self._open_connection().run(lambda db: db.tuples(_HOLDERS)):
             hosts = ", ".join(host for (host,) in others)
             raise Conflict(f"other daemons (on {hosts}) use the schema {self._schema}: stop them first")
@@ -299,7 +313,7 @@ class PostgresStore(Store):
         self.vec = find_vector_extension(db)
         if self.vec.problem:
             log.warning("pgvector is missing", problem=self.vec.problem)
-        is_owner = db.value("SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema()")
+        is_owner = db.value(f"SELECT {_IS_OWNER}")
         newest = migrations.bundled(self.engine.name)[-1].version
         if not is_owner and (found := migrations.version(db)) < newest:
             raise SchemaRefused(
