@@ -14,6 +14,8 @@ from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually
 
+from clankersd.db.errors import SchemaRefused, ServerGone
+from clankersd.db.postgres.connection import create_schema
 from clankersd.hook_start import secure_environment
 
 pytestmark = [
@@ -47,6 +49,21 @@ def test_wrong_url_is_refused_without_its_password(home: Path) -> None:
         refused = rpc.request("engine.copy", {"to": url})
         assert PASSWORD not in json.dumps([refused, rpc.call("health"), rpc.call("daemon.config")])
         assert all(PASSWORD not in path.read_text() for path in daemon.logs.iterdir())
+
+
+def test_problem_says_what_is_wrong_with_the_server(server: PostgresServer) -> None:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    ghost = server.url("postgres").replace("clankers@", "ghost@")
+    for url, problem in (
+        (server.url("latin"), "the database has the encoding LATIN1, which cannot store every text"),
+        (ghost, 'the database server refuses the connection (role "ghost" does not exist)'),
+        (server.url("nothing"), 'the database server refuses the connection (database "nothing" does not exist)'),
+        ("postgresql://clankers@127.0.0.1:1/db", "the database server cannot be reached (Connection refused)"),
+    ):
+        with pytest.raises((SchemaRefused, ServerGone)) as refused:
+            create_schema(url, "clankers")
+        assert str(refused.value).partition(": ")[0] == problem
 
 
 def test_daemon_of_a_hook_takes_no_server_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,8 @@ class Store:
     engine: Engine = SqliteEngine()
     is_shared = False
     """True if other daemons write to the same tables."""
+    server_name: str | None = None
+    """Server and database, without a password; None if the database is a file."""
 
     def __init__(self, path: Path, backups: Path, durability: str) -> None:
         self.path = path

@@ -30,7 +30,13 @@ from clankersd.db.errors import (
 from clankersd.db.file_guard import FileGuard
 from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.postgres.backup import restore_aside, swap_schemas
-from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
+from clankersd.db.postgres.connection import (
+    PostgresConnection,
+    PostgresDb,
+    connect,
+    create_schema,
+    describe_server,
+)
 from clankersd.db.postgres.engine import PostgresEngine
 from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, build_index
 from clankersd.db.postgres.pipeline import ServerConnection
@@ -106,6 +112,7 @@ class PostgresStore(Store):
         self._guard = ServerGuard(path, backups)
         self._url, self._schema, self.is_shared, self._hnsw = server.url, server.schema, server.is_shared, server.hnsw
         self._write_seconds = server.write_seconds
+        self.server_name = describe_server(server.url, server.schema)
         self._server_version: str | None = None
         self._indexed_vectors: set[str] = set()
         self._pool = ReadPool(partial(self._connect_reader, server.url))
