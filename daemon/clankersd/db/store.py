@@ -224,6 +224,9 @@ class Store:
         """Run the owner's SQL on the server; None if it is to be run on the database file, in a process of its own."""
         return None
 
+    async def ensure_owner(self, action: str) -> None:
+        """Raise Conflict if another daemon has to do this, because this one does not own the tables."""
+
     async def index_vectors(self, table: str, dims: int) -> None:
         """Build the index of a table of vectors beside the writes, if the engine has one and it is missing."""
 

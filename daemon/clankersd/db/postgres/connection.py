@@ -353,6 +353,12 @@ class PostgresDb(Db):
         return apsw.SQLError(_first_line(error))
 
 
+def owns_schema(db: Db) -> bool:
+    """Return True if the role of a connection owns the schema, or belongs to the role that does."""
+    sql = "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema()"
+    return bool(db.value(sql))
+
+
 class WriterDb(PostgresDb):
     """The database on the connection that writes, where the server limits the time of a statement."""
 

@@ -36,6 +36,7 @@ from clankersd.db.postgres.connection import (
     connect,
     create_schema,
     describe_server,
+    owns_schema,
 )
 from clankersd.db.postgres.engine import PostgresEngine
 from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, build_index
@@ -64,10 +65,7 @@ _HOLDERS = """
 """
 """Machines with another daemon on this schema."""
 
-_IS_OWNER = "(SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema())"
-_RESTORE_RIGHTS = f"""
-    SELECT {_IS_OWNER}, has_database_privilege(current_database(), 'CREATE'), current_database(), current_user
-"""
+_RESTORE_RIGHTS = "SELECT has_database_privilege(current_database(), 'CREATE'), current_database(), current_user"
 
 _GRANT_TEAM = """
     GRANT USAGE ON SCHEMA "{schema}" TO "{schema}_team";
@@ -211,10 +209,9 @@ class PostgresStore(Store):
 
         Events are stored in the old schema until the two are swapped; requests that come meanwhile wait.
         """
+        await self.ensure_owner("restore a backup")
         [rights] = await self._open_connection().run(lambda db: db.tuples(_RESTORE_RIGHTS))
-        is_owner, may_create, database, role = rights
-        if not is_owner:
-            raise Conflict(f"only the owner of the schema {self._schema} may restore a backup: use the owner's daemon")
+        may_create, database, role = rights
         if not may_create:
             raise Conflict(
                 f"the role {role} may not create the restored schema: as superuser, run "
@@ -245,6 +242,10 @@ class PostgresStore(Store):
             reopened.set()
         self._serving_connection()
         return Restoration(f"schema {self._schema}", rows, f"schema {replaced}")
+
+    async def ensure_owner(self, action: str) -> None:
+        if not await self.read(owns_schema):
+            raise Conflict(f"only the owner of the schema {self._schema} may {action}: use the owner's daemon")
 
     async def set_durability(self, durability: str) -> None:
         self._durability = durability
@@ -320,7 +321,7 @@ class PostgresStore(Store):
         self.vec = find_vector_extension(db)
         if self.vec.problem:
             log.warning("pgvector is missing", problem=self.vec.problem)
-        is_owner = db.value(f"SELECT {_IS_OWNER}")
+        is_owner = owns_schema(db)
         newest = migrations.bundled(self.engine.name)[-1].version
         if not is_owner and (found := migrations.version(db)) < newest:
             raise SchemaRefused(
