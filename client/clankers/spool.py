@@ -65,21 +65,42 @@ def without_private(event: bytes) -> bytes:
     A tag that is not closed reaches to the end of its string, and tags may be nested, as in the daemon's redaction.
     """
     lowered = event.lower()
-    start = lowered.find(b"<private>")
+    start, tag_end = _find_tag(lowered, b"<private", 0, len(lowered))
     if start < 0:
         return event
     pieces: list[bytes] = []
     copied = string_end = 0
-    closing_tag = b"</private>"
+    closing_tag = b"</private"
     while start >= 0:
         if start >= string_end:
             string_end = _end_of_string(lowered, start)
-            is_escaped = lowered.find(b"<\\/private>", start, string_end) >= 0  # some programs escape slashes
-            closing_tag = b"<\\/private>" if is_escaped else b"</private>"
-        end = _end_of_private(lowered, start, string_end, closing_tag)
+            is_escaped = lowered.find(b"<\\/private", start, string_end) >= 0  # some programs escape slashes
+            closing_tag = b"<\\/private" if is_escaped else b"</private"
+        end = _end_of_private(lowered, tag_end, string_end, closing_tag)
         pieces += (event[copied:start], PRIVATE_REPLACEMENT)
-        copied, start = end, lowered.find(b"<private>", end)
+        copied = end
+        start, tag_end = _find_tag(lowered, b"<private", end, len(lowered))
     return b"".join([*pieces, event[copied:]])
+
+
+def _find_tag(lowered: bytes, beginning: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return the span of the next tag that begins so, with or without attributes; -1 and -1 if there is none."""
+    while (start := lowered.find(beginning, start, end)) >= 0:
+        name_end = start + len(beginning)
+        closed = lowered.find(b">", name_end, min(end, name_end + 250))
+        if closed >= 0 and _are_attributes(lowered[name_end:closed]):
+            return start, closed + 1
+        start = name_end
+    return -1, -1
+
+
+def _are_attributes(rest: bytes) -> bool:
+    """Tell whether a tag may go on so after its name: `<private key>` is a placeholder and no tag."""
+    for space in (b"\\n", b"\\r", b"\\t"):
+        rest = rest.replace(space, b" ")
+    name, sign, value = rest.lstrip(b" ").partition(b"=")
+    is_named = bool(sign) and name.replace(b"-", b"").replace(b"_", b"").isalpha() and not value.endswith(b"/")
+    return not rest or (rest[:1] == b" " and b"<" not in rest and (not name or is_named))
 
 
 def _end_of_string(data: bytes, start: int) -> int:
@@ -95,14 +116,14 @@ def _end_of_string(data: bytes, start: int) -> int:
 
 
 def _end_of_private(lowered: bytes, start: int, string_end: int, closing_tag: bytes) -> int:
-    """Return where the block that begins at `start` ends: after its closing tag, or with the string."""
-    depth, position = 1, start + 9
+    """Return where the block whose text begins at `start` ends: after its closing tag, or with the string."""
+    depth, position = 1, start
     while depth:
-        closed = lowered.find(closing_tag, position, string_end)
+        closed, closed_end = _find_tag(lowered, closing_tag, position, string_end)
         if closed < 0:
             return string_end
-        opened = lowered.find(b"<private>", position, closed)
-        depth, position = (depth + 1, opened + 9) if opened >= 0 else (depth - 1, closed + len(closing_tag))
+        opened, opened_end = _find_tag(lowered, b"<private", position, closed)
+        depth, position = (depth + 1, opened_end) if opened >= 0 else (depth - 1, closed_end)
     return position
 
 

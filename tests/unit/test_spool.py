@@ -104,6 +104,9 @@ PRIVATE = [
     "one <private>1</private> two <private>2</private> three",
     "outer <private>a <private>b</private> c</private> end",
     "never closed <private>x </privat",
+    '<private reason="salary">mine</private > and <private\n>more</private>',
+    "no tags: <private key>, <private/> and <privately>",
+    "<PRIVATE why=x/>not a tag, <private why=x>a tag",
     "</private> closed before <private>y</private>",
     "<private>" * 3 + "z" + "</private>" * 2 + " still private",
 ]

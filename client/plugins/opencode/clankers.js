@@ -144,7 +144,7 @@ function isOptedOut(folder) {
 
 /** Replaces text in <private> tags in every string of a value, as the daemon's redaction does. */
 function withoutPrivate(value) {
-  if (typeof value === "string") return /<private>/i.test(value) ? redactPrivate(value) : value
+  if (typeof value === "string") return /<private[>\s]/i.test(value) ? redactPrivate(value) : value
   if (Array.isArray(value)) return value.map(withoutPrivate)
   if (value === null || typeof value !== "object") return value
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, withoutPrivate(each)]))
@@ -153,7 +153,7 @@ function withoutPrivate(value) {
 /** Replaces private blocks of a text. Tags may be nested; one that is not closed reaches to the end. */
 function redactPrivate(text) {
   let result = "", copied = 0, depth = 0
-  for (const tag of text.matchAll(/<(\/?)private>/gi)) {
+  for (const tag of text.matchAll(/<(\/?)private(?:\s{1,20}(?:[a-z_-]{1,40}=[^<>]{0,200}(?<!\/))?)?>/gi)) {
     if (!tag[1] && depth++ === 0) result += `${text.slice(copied, tag.index)}[redacted:private]`
     else if (tag[1] && depth > 0 && --depth === 0) copied = tag.index + tag[0].length
   }
@@ -164,7 +164,7 @@ function redactPrivate(text) {
 function spoolable(params) {
   const { event } = JSON.parse(params)
   if (isOptedOut(event?.directory)) return null
-  return Buffer.from(/<private>/i.test(params) ? JSON.stringify(withoutPrivate(JSON.parse(params))) : params)
+  return Buffer.from(/<private(?:[>\s]|\\[nrt])/i.test(params) ? JSON.stringify(withoutPrivate(JSON.parse(params))) : params)
 }
 
 /** Writes one event to the spool, completely or not at all. */
