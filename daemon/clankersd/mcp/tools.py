@@ -188,7 +188,9 @@ class TimelineTool(Arguments):
 
     name: ClassVar[str] = "timeline"
     id: Annotated[str, Meta(max_length=1024)] = ""
-    everywhere: Annotated[bool, Meta(description="list sessions of all projects, not only this one")] = False
+    everywhere: Annotated[bool, Meta(description="list sessions or memories of all projects, not only this one")] = (
+        False
+    )
     cursor: Annotated[str, Meta(description="cursor of the previous page")] = ""
 
     async def answer(self, context: ToolContext) -> Answer:
@@ -200,7 +202,8 @@ class TimelineTool(Arguments):
         page = await context.call_or_none(SessionTimeline(session_id=self.id, limit=PAGE_SIZE, cursor=cursor))
         if page:
             return _page(map(_entry_line, page.entries), page.cursor) or "Nothing happened in it yet."
-        timeline = await context.call(MemoryTimeline(id=self.id, scopes=ALL_SCOPES))
+        scopes = ALL_SCOPES if self.everywhere else None
+        timeline = await context.call(MemoryTimeline(id=self.id, scopes=scopes, project=context.project))
         return "\n".join(map(_memory_line, timeline.memories))
 
 
