@@ -49,14 +49,36 @@ def spool_event(folder: str, event: bytes) -> str:
 
 
 def is_opted_out(project: str) -> bool:
-    """Return whether this folder, or one above it, contains the file that opts out of capture."""
-    while True:
-        if os.path.lexists(f"{project}/{OPT_OUT_MARKER}"):
-            return True
-        parent = os.path.dirname(project)
-        if parent == project:
-            return False
-        project = parent
+    """Return whether this folder, or one above it, contains the file that opts out of capture.
+
+    A link counts as the folder that it leads to, and a worktree as a part of its repository, as for the daemon.
+    """
+    folders = [project, os.path.realpath(project)]
+    for folder in folders:
+        while True:
+            if os.path.lexists(f"{folder}/{OPT_OUT_MARKER}"):
+                return True
+            if len(folders) == 2 and (repository := _repository_of_worktree(folder)):
+                folders.append(repository)
+            parent = os.path.dirname(folder)
+            if parent == folder:
+                break
+            folder = parent
+    return False
+
+
+def _repository_of_worktree(folder: str) -> str:
+    """Return the folder of the repository whose worktree this folder is; empty if it is none."""
+    try:
+        descriptor = os.open(f"{folder}/.git", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            link = os.fsdecode(os.read(descriptor, 4096))
+        finally:
+            os.close(descriptor)
+    except OSError:  # none, or a directory, as in most repositories
+        return ""
+    git_folder, is_worktree, _ = link.removeprefix("gitdir:").strip().partition("/.git/worktrees/")
+    return os.path.join(folder, git_folder) if is_worktree else ""
 
 
 def without_private(event: bytes) -> bytes:

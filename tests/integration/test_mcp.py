@@ -242,6 +242,15 @@ async def test_remember_stores_a_memory_until_forget(client: Client, project: Pa
     assert "failed" in await fail(client, "forget", id="0192aaaa-nobody")
 
 
+async def test_remember_stores_nothing_in_a_project_that_opted_out(
+    shared_daemon: DaemonProcess, rpc: RawConnection, tmp_path: Path
+) -> None:
+    (tmp_path / ".clankers-ignore").touch()
+    async with agent(shared_daemon, tmp_path) as other:
+        assert "opted out" in await fail(other, "remember", content="The code name is Quokka.", everywhere=True)
+    assert rpc.call("memory.list", scopes=["*"])["memories"] == []
+
+
 async def test_timeline_of_a_memory_lists_those_of_this_project(
     client: Client, rpc: RawConnection, tmp_path: Path
 ) -> None:

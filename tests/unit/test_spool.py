@@ -137,6 +137,18 @@ def test_is_opted_out_looks_in_the_folder_and_above(tmp_path: Path) -> None:
     assert not is_opted_out(str(tmp_path))
 
 
+def test_is_opted_out_follows_links_and_worktrees(tmp_path: Path) -> None:
+    repository, worktree, link = tmp_path / "repository", tmp_path / "worktree", tmp_path / "link"
+    (repository / "sub" / "deep").mkdir(parents=True)
+    (worktree / "deep").mkdir(parents=True)
+    (worktree / ".git").write_text(f"gitdir: {repository}/.git/worktrees/worktree\n")
+    link.symlink_to(repository / "sub")
+    folders = [str(link / "deep"), str(worktree), str(worktree / "deep")]
+    assert not any(map(is_opted_out, folders))
+    (repository / ".clankers-ignore").touch()
+    assert all(map(is_opted_out, folders))
+
+
 def test_folder_made_by_another_hook_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, mkdir = tmp_path / "clankers" / "spool", os.mkdir
 

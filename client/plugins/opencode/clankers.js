@@ -133,13 +133,30 @@ function checkSpoolSize(names, length) {
   if (sizes.reduce((sum, size) => sum + size, length) > MAX_SPOOL_BYTES) throw new Error("the spool is full")
 }
 
-/** Returns whether a folder, or one above it, contains the file that opts out of capture. */
+/** Returns whether a folder, or one above it, contains the file that opts out of capture, also where links lead. */
 function isOptedOut(folder) {
   if (!folder || !path.isAbsolute(folder)) return false
-  for (let each = folder; ; each = path.dirname(each)) {
-    if (fs.lstatSync(path.join(each, ".clankers-ignore"), { throwIfNoEntry: false })) return true
-    if (path.dirname(each) === each) return false
+  const places = [folder]
+  try {
+    places.push(fs.realpathSync(folder))
+  } catch {} // it is gone
+  for (const place of places) {
+    for (let each = place; ; each = path.dirname(each)) {
+      if (fs.lstatSync(path.join(each, ".clankers-ignore"), { throwIfNoEntry: false })) return true
+      const repository = repositoryOfWorktree(each)
+      if (repository && !places.includes(repository)) places.push(repository)
+      if (path.dirname(each) === each) break
+    }
   }
+  return false
+}
+
+/** Returns the folder of the repository whose worktree a folder is; null if it is none. */
+function repositoryOfWorktree(folder) {
+  const link = path.join(folder, ".git")
+  if (!fs.lstatSync(link, { throwIfNoEntry: false })?.isFile()) return null
+  const found = /^gitdir:\s*(.*)\/\.git\/worktrees\//.exec(fs.readFileSync(link, "utf8"))
+  return found && path.resolve(folder, found[1])
 }
 
 /** Replaces text in <private> tags in every string of a value, as the daemon's redaction does. */
