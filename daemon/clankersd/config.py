@@ -395,10 +395,10 @@ def write_settings(path: Path, values: Mapping[str, Any]) -> None:
         if value is not None:
             converted[key] = checked = _convert(key, value, path.name, strict=False)
             for each in checked if key in PATH_LISTS else ():
-                folder = Path(each).expanduser()
-                if not folder.is_absolute():
+                folder = os.path.expanduser(each)  # noqa: PTH111 - pathlib's raises for an unknown user
+                if not folder.startswith("/"):
                     raise ConfigError(f"{key}: {each!r} must begin with / or ~")
-                if not folder.exists():
+                if not os.path.exists(folder):  # noqa: PTH110 - pathlib's raises for a path that is too long
                     raise ConfigError(f"{key}: {each!r} does not exist: create it first")
     text = _read_file(path)
     _parse_file(path, text)  # says better than tomlkit what is wrong

@@ -702,6 +702,20 @@ def test_reindex_ends_when_the_configuration_changes(home: Path) -> None:
         assert settled(connection)["vectors"] == "ready"
 
 
+def test_reindex_survives_a_migration_that_has_nothing_to_do(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (_, connection, service):
+        fill(connection)
+        settled(connection)
+        behaviour.go_on.clear()
+        configure(connection, "embedder_model", "b")
+        job = connection.call("reindex")["jobId"]
+        until_building(connection, service)
+        assert connection.call("db.migrate")["applied"] == []
+        behaviour.go_on.set()
+        assert finish(connection, job)["state"] == "done"
+
+
 def test_reindex_may_name_the_embedder(empty_index: RawConnection) -> None:
     fill(empty_index)
     reindex(empty_index, embedder="none")

@@ -242,6 +242,33 @@ async def test_remember_stores_a_memory_until_forget(client: Client, project: Pa
     assert "failed" in await fail(client, "forget", id="0192aaaa-nobody")
 
 
+async def test_remember_stores_nothing_in_a_project_that_opted_out(
+    shared_daemon: DaemonProcess, rpc: RawConnection, tmp_path: Path
+) -> None:
+    (tmp_path / ".clankers-ignore").touch()
+    async with agent(shared_daemon, tmp_path) as other:
+        assert "opted out" in await fail(other, "remember", content="The code name is Quokka.", everywhere=True)
+    assert rpc.call("memory.list", scopes=["*"])["memories"] == []
+
+
+async def test_timeline_of_a_memory_lists_those_of_this_project(
+    client: Client, rpc: RawConnection, tmp_path: Path
+) -> None:
+    answer = await use(client, "remember", content="Invoices are rounded with Decimal.")
+    memory = answer.removeprefix("Remembered: ").removesuffix(".")
+    other = rpc.call("memory.add", content="The code name is Quokka.", project=str(tmp_path))["memory"]["id"]
+    private = rpc.call("memory.add", content="Ada is on leave in May.", scope="user:ada")["memory"]["id"]
+
+    assert [each in await use(client, "timeline", id=memory) for each in (memory, other, private)] == [
+        True,
+        False,
+        False,
+    ]
+    everywhere = await use(client, "timeline", id=other, everywhere=True)
+    assert all(each in everywhere for each in (memory, other, private))
+    assert "not found" in await fail(client, "timeline", id=other)
+
+
 async def test_remember_can_be_global_and_supersede_a_memory(client: Client, rpc: RawConnection, project: Path) -> None:
     answer = await use(client, "remember", content="Deploys happen on Tuesdays.", everywhere=True, pinned=True)
     old = answer.removeprefix("Remembered: ").removesuffix(".")

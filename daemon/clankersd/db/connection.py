@@ -224,14 +224,19 @@ async def connect(path: Path, durability: str) -> Connection:
     return await Connection(lambda: _open(path, durability))  # type: ignore[return-value]
 
 
+def check_is_ours(raw: apsw.Connection) -> None:
+    """Raise SchemaRefused unless the database is new or one of clankers."""
+    if not next(raw.execute(_IS_OURS))[0]:
+        raise SchemaRefused("the file is a database of another program: check the path of the database")
+
+
 def _open(path: Path, durability: str) -> apsw.Connection:
     raw = apsw.Connection(str(path), statementcachesize=CACHED_STATEMENTS)
     try:
         raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         _set_pragma(raw, "busy_timeout", BUSY_TIMEOUT_MS, BUSY_TIMEOUT_MS)
         # Before the first change: the path, which the environment may name, may be that of any database.
-        if not next(raw.execute(_IS_OURS))[0]:
-            raise SchemaRefused("the file is a database of another program: check the path of the database")
+        check_is_ours(raw)
         # Takes effect only before the first table: it lets `db vacuum` return pages in small steps.
         raw.pragma("auto_vacuum", "incremental")
         _set_pragma(raw, "journal_mode", "wal", "wal")

@@ -346,7 +346,7 @@ class Store:
 
     async def migrate(self) -> migrations.MigrationRun:
         """Apply pending migrations, and serve again."""
-        migration = await self.run_exclusive(self._migrate)
+        migration = await self.run_exclusive(lambda db: self._migrate(db, is_new_connection=False))
         self._set_schema_version(migration.after)
         return migration
 
@@ -451,10 +451,11 @@ class Store:
         self._guard.accept(state_on_open, inode_before_open)
         return migration
 
-    def _migrate(self, db: Db) -> migrations.MigrationRun:
+    def _migrate(self, db: Db, *, is_new_connection: bool = True) -> migrations.MigrationRun:
         migration = migrations.migrate(db, self.backups)
-        for prepare in self.on_open:
-            prepare(db)
+        if migration.applied or is_new_connection:
+            for prepare in self.on_open:
+                prepare(db)
         return migration
 
     def _set_schema_version(self, version: int) -> None:
