@@ -170,6 +170,39 @@ class MemoryList(Selection[MemoryPage]):
     cursor: Cursor | None = None
 
 
+class MemoryChange(Wire):
+    """A memory whose text is another one at the later time."""
+
+    before: Memory
+    after: Memory
+
+
+class MemoryComparison(Wire):
+    """What became known, changed and ended between two times. The counts are of all memories; the lists, newest first,
+    have at most `limit` of them. `before` and `after` count what was known at each time."""
+
+    earlier: int
+    later: int
+    before: int
+    after: int
+    added_count: int
+    changed_count: int
+    ended_count: int
+    added: list[Memory]
+    changed: list[MemoryChange]
+    ended: list[Memory]
+
+
+class MemoryCompare(Selection[MemoryComparison], kw_only=True):
+    """Compare what was known at two times; `later` defaults to now. A memory has ended if it was superseded, deleted or
+    no longer valid at the later time."""
+
+    method: ClassVar[str] = "memory.compare"
+    earlier: Time
+    later: Time | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
 class MemoryHit(Wire):
     """A memory found by a search. Matches in `snippet` are enclosed in « and »."""
 

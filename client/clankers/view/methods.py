@@ -21,6 +21,7 @@ READ = frozenset(
         "index.status",
         "job.list",
         "job.status",
+        "memory.compare",
         "memory.get",
         "memory.history",
         "memory.list",
