@@ -154,7 +154,7 @@ class Selection(Scoped[Result], Generic[Result], kw_only=True):
 
 
 class MemoryList(Selection[MemoryPage]):
-    """List memories, newest first by default. `include` adds states other than `current`.
+    """List memories, newest first by default. `include` adds states other than `current`; `states` lists these alone.
 
     Two times can be asked about. `asOf`: what was known at that time, with the values of that time. `validAt`: what was
     true at that time, by what is known now. With both: what was known at `asOf` about `validAt`. `asOf` alone asks
@@ -163,6 +163,7 @@ class MemoryList(Selection[MemoryPage]):
 
     method: ClassVar[str] = "memory.list"
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
+    states: Annotated[list[State], Meta(min_length=1, max_length=6)] | None = None
     as_of: Time | None = None
     valid_at: Time | None = None
     sort: Literal["created", "updated", "salience", "importance", "accessed"] = "created"

@@ -295,6 +295,8 @@ def test_outdated_memory_is_superseded(rpc: RawConnection, scope: str) -> None:
         "Alice is the maintainer of billing",
         "Bob took billing over",
     ]
+    assert listed(rpc, scope, states=["superseded"]) == ["Alice is the maintainer of billing"]
+    assert listed(rpc, scope, states=["deleted"]) == []
     before = rpc.call("memory.get", id=old, scopes=[scope])
     assert (before["state"], before["supersededBy"]) == ("superseded", new["memory"]["id"])
     assert hits(rpc, "who maintains billing", scope) == ["Bob took billing over"]

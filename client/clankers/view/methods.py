@@ -57,7 +57,9 @@ READ = frozenset(
 
 WRITE = frozenset(
     {
+        "backup.create",
         "doctor.check",
+        "doctor.repair",
         "document.delete",
         "index.sync",
         "memory.delete",

@@ -26,6 +26,7 @@ from clankers.view.guard import TOKEN_BYTES, Access, Guard, new_token
 from clankers.view.live import Changes, follow_changes, stream
 from clankers.view.methods import WRITE, method_type
 from clankers_protocol.errors import NotFound, RpcError
+from clankers_protocol.harnesses import NAMES
 
 REQUEST_SECONDS = 60.0
 STREAM_END_SECONDS = 2
@@ -147,7 +148,8 @@ async def _open(request: Request) -> Response:
 async def _start(request: Request) -> Response:
     """Tell the page what it needs first; without the write token it can only read."""
     view = _view(request)
-    return _answer({"writeToken": view.access.writing, "version": view.version, "project": view.project})
+    told = {"writeToken": view.access.writing, "version": view.version, "project": view.project}
+    return _answer(told | {"harnesses": list(NAMES)})
 
 
 async def _rpc(request: Request) -> Response:
@@ -173,7 +175,7 @@ async def _rpc(request: Request) -> Response:
 
         tasks.start_soon(cancel_with_page)
         try:
-            answer = _answer({"result": await view.client.call(call)})
+            answer = _answer({"result": await view.client.call_untyped(call)})
         except RpcError as error:
             answer = _failure(404 if isinstance(error, NotFound) else 422, error.message, error.code)
         except (DaemonUnavailable, BadReply, TimeoutError) as error:

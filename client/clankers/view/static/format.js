@@ -8,6 +8,7 @@ const dayTime = new Intl.DateTimeFormat(undefined, {
   minute: "2-digit",
 });
 const fullTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const minuteTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const clockTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dayOnly = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
 const whole = new Intl.NumberFormat();
@@ -21,6 +22,7 @@ export const compact = (value) => (value === null || value === undefined ? "–"
 export const percent = (value) => `${Math.round(value * 100)} %`;
 export const day = (at) => dayOnly.format(at);
 export const shortDay = (at) => new Date(at).toLocaleDateString();
+export const minute = (at) => minuteTime.format(at);
 export const clock = (at) => clockTime.format(at);
 export const moment = (at) => (at ? `${fullTime.format(at)} (${zone})` : "unknown");
 
