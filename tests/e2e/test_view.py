@@ -50,7 +50,11 @@ PAGES = {
 }
 HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> [click](javascript:window.hacked=1) "
-    "![image](http://127.0.0.1:9/x.png) </script><!-- \x1b[31mred `<b>` **<i>bold</i>** <svg onload=window.hacked=1>"
+    "![image](http://127.0.0.1:9/x.png) </script><!-- \x1b[31mred `<b>` **<i>bold</i>** <svg onload=window.hacked=1> "
+    "[a](data:text/html,<script>window.hacked=1</script>) ![b](data:image/svg+xml,<svg onload=window.hacked=1>) "
+    "[c](JaVaScRiPt:window.hacked=1) [d](//127.0.0.1:9/d) <http://127.0.0.1:9/e> \u202eexe.fdp "
+    "<link rel=stylesheet href=http://127.0.0.1:9/f.css> <style>@import 'http://127.0.0.1:9/g.css'</style> "
+    "[h]: http://127.0.0.1:9/h\n\n![i][h] <iframe src=http://127.0.0.1:9/j></iframe> <base href=http://127.0.0.1:9/>"
 )
 
 
@@ -497,8 +501,34 @@ def test_stored_markup_never_runs(browser: Browser, fresh_daemon: DaemonProcess)
             assert shown.evaluate("window.hacked") is None, path
             assert shown.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0, path
             links = shown.evaluate("[...document.querySelectorAll('a[href]')].map((one) => one.getAttribute('href'))")
-            assert [one for one in links if not one.startswith(("/", "#", "http"))] == []
-        assert "\N{REPLACEMENT CHARACTER}" not in shown.title()
+            assert [one for one in links if not one.startswith(("/", "#", "http://", "https://"))] == []
+            assert [one for one in links if one.startswith("//")] == []
+            assert "\u202e" not in shown.locator("body").inner_text()
+        for name in ("html", "markdown", "json"):
+            exported = view.open().send("GET", f"/api/export?id=evil&format={name}").body
+            assert "\u202e" not in exported.decode()
+            if name == "html":
+                file = fresh_daemon.home / "export.html"
+                file.write_bytes(exported)
+                check_exported(browser, file)
+
+
+def check_exported(browser: Browser, file: Path) -> None:
+    """Open an exported file from the disk, where no server sends a policy for it: nothing runs or is fetched."""
+    context = browser.new_context()
+    requested: list[str] = []
+    shown = context.new_page()
+    shown.on("request", lambda request: requested.append(request.url))
+    shown.goto(file.as_uri())
+    for summary in shown.locator("summary").all():
+        summary.click()
+    expect(shown.locator("h1").first).to_contain_text("<script>")
+    assert requested == [file.as_uri()]
+    assert shown.evaluate("window.hacked") is None
+    assert shown.evaluate("document.querySelectorAll('script, img, svg, iframe, link, base').length") == 0
+    links = shown.evaluate("[...document.querySelectorAll('a[href]')].map((one) => one.href)")
+    assert [one for one in links if not one.startswith(("http://", "https://"))] == []
+    context.close()
 
 
 @pytest.mark.parametrize(("theme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)])

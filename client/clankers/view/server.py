@@ -95,6 +95,7 @@ def serve(sockets: list[socket.socket], app: Starlette) -> None:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        http="h11",  # the strict parser, also where another one is installed
         ws="none",
         timeout_graceful_shutdown=STREAM_END_SECONDS,
     )
@@ -140,8 +141,8 @@ async def _open(request: Request) -> Response:
     except msgspec.MsgspecError:
         return _failure(400, "the body is not a JSON object with a token")
     view = _view(request)
-    if not view.access.is_opening_token(token):
-        return _failure(401, "this is not the token of the printed address")
+    if not view.access.accept_opening_token(token):
+        return _failure(401, "this address is not valid (any more): open the one that `clankers-ctl view` printed")
     return _answer({"pageToken": view.access.page}, headers={"Set-Cookie": view.access.cookie()})
 
 
