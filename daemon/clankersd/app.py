@@ -88,6 +88,7 @@ FEATURES = (
     "index.handlers",
     "mcp.server",
     "memories.add",
+    "memories.comparison",
     "memories.entities",
     "memories.transfer",
     "memories.extraction.service",
