@@ -30,7 +30,7 @@ PROGRAMS = Path(sys.executable).parent
 CACHE = Path(os.environ.get("CLANKERS_E2E_CACHE") or Path.home() / ".cache" / "clankers-e2e")
 
 
-CLAUDE_VERSIONS = ("2.0.77", "2.1.22", "2.1.200", "2.1.325")
+CLAUDE_VERSIONS = ("2.0.77", "2.1.22", "2.1.200", "2.1.326")
 """The oldest that is supported, the last ones before hooks changed, the newest."""
 
 OPENCODE_VERSIONS = ("1.1.11", "1.18.33")
@@ -52,7 +52,7 @@ def opencode_binary(version: str = OPENCODE_VERSIONS[-1]) -> Path:
     return installed(f"opencode-ai@{version}", f"opencode-{platform_name()}/bin/opencode")
 
 
-CODEX_VERSION = "0.166.0"
+CODEX_VERSION = "0.169.0"
 GEMINI_VERSION = "0.61.0"
 
 

@@ -65,7 +65,6 @@ VERSION_SECONDS = 20
 Version = tuple[int, int, int]
 
 CLAUDE_HOOKS_SINCE: dict[str, Version] = {
-    "PostToolBatch": (2, 1, 200),
     "PostCompact": (2, 1, 200),
     "StopFailure": (2, 1, 200),
     "PostModelSwitch": (2, 1, 260),

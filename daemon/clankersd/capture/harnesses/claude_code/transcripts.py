@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
@@ -31,6 +30,7 @@ from clankersd.capture.harnesses.base import PastSession, Payload
 from clankersd.capture.harnesses.claude_code.hooks import NAME, PROVIDER, summary_of, turn_failure
 from clankersd.capture.harnesses.claude_code.prices import message_cost
 from clankersd.capture.harnesses.payload import (
+    decode_object,
     duration,
     file_of,
     identifier,
@@ -352,10 +352,7 @@ def _peek(path: Path, root: Path) -> tuple[str, PastSession]:
         lines = file.read(PEEK_BYTES).split(b"\n")
     began = project = session_id = None
     for raw in lines:
-        try:
-            line = msgspec.json.decode(raw, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
+        line = decode_object(raw) or {}
         began = began or _string(line, "timestamp")
         project = project or _string(line, "cwd")
         session_id = session_id or _string(line, "sessionId")
