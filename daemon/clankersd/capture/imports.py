@@ -17,7 +17,7 @@ from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.harnesses.base import Harness, PastSession
 from clankersd.capture.pause import Pauses
 from clankersd.capture.prepared import PreparedEvent, prepare_event
-from clankersd.capture.transcripts import Piece, Position, record_position
+from clankersd.capture.transcripts import Piece, Position, prepare_complete, record_position
 from clankersd.db import Db
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
@@ -120,7 +120,7 @@ class _Import:
         assert self._harness.read_history
         history = self._harness.read_history(past)
         self._malformed += history.malformed
-        return [prepare_event(self._daemon.index, event) for event in history.events]
+        return prepare_complete(self._daemon.index, history.events)
 
     async def _store_piece(self, piece: Piece) -> None:
         self._malformed += piece.malformed
