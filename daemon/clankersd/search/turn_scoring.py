@@ -274,7 +274,8 @@ def _proximity(located: _Located, size: int, idf: "Array") -> "Array":
     gaps = (placed[1:] - placed[:-1])[is_pair]
     nearest = np.zeros(len(weights) * size)
     np.maximum.at(nearest, cells[1:][is_pair], 1 / (1 + np.maximum(gaps - 1, 0) / PROXIMITY_OFFSETS))
-    return weights @ nearest.reshape(-1, size) / weights.sum()  # type: ignore[no-any-return]
+    # Not as a matrix product, in which equal columns may get sums that differ in the last bit.
+    return (weights[:, None] * nearest.reshape(-1, size)).sum(axis=0) / weights.sum()  # type: ignore[no-any-return]
 
 
 def score_turns_without_numpy(matches: KeywordMatches, count: int) -> TurnScores:
