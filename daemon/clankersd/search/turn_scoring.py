@@ -76,6 +76,17 @@ class TurnScores:
         """Return the best chunks of those of the keys in which a term occurs."""
         return _look_up(self.matched_keys, self.chunks, keys)
 
+    def ranked_chunks(self, table: ChunkTable, chunking: int) -> list[int]:
+        """Return the chunks of the ranked turns by the table in memory; of a turn without a match, its first chunk."""
+        import numpy as np
+
+        keys = np.array(self.ranked, np.int64)
+        positions = np.minimum(np.searchsorted(self.matched_keys, keys), len(self.matched_keys) - 1)
+        chunks = np.where(self.matched_keys[positions] == keys, self.chunks[positions], 0)
+        without_match = np.flatnonzero(chunks == 0)
+        chunks[without_match] = table.chunks_at(keys[without_match], chunking)
+        return chunks[chunks > 0].tolist()  # type: ignore[no-any-return]
+
     def turns_of(self, keys: Iterable[int]) -> dict[int, tuple[str, int]]:
         """Return the session and turn of each key that has one."""
         sessions = self.places.session_ids
