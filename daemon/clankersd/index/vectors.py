@@ -175,7 +175,7 @@ class _Block:
         self.high = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
         self.low = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
         self.scales = np.zeros(ROWS_PER_BLOCK, np.float32)
-        self.ids = np.zeros(ROWS_PER_BLOCK, np.int64)
+        self.ids = np.zeros(ROWS_PER_BLOCK, np.int32)
         self.labels = np.zeros(ROWS_PER_BLOCK, np.int32)
         self.projects = np.zeros(ROWS_PER_BLOCK, np.int32)
         self.alive = np.zeros(ROWS_PER_BLOCK, np.bool_)
@@ -452,7 +452,7 @@ def _fixed_point(matrix: Any) -> tuple[Any, tuple[Any, Any]]:
     import numpy as np
 
     scales = np.maximum(np.abs(matrix).max(axis=1), 1e-30) / MAX_FIXED_POINT
-    fixed = np.rint(matrix / scales[:, None]).astype(np.int32)
+    fixed = np.rint(matrix / scales[:, None]).astype(np.int16)
     high = (fixed + 128) >> 8
     return scales, (high.astype(np.int8), (fixed - high * 256).astype(np.int8))
 

@@ -52,6 +52,10 @@ PROXIMITY_OFFSETS = 4
 """Words between two that make them count half."""
 
 
+MAX_CHUNKS_LOCATED = 20
+"""Chunks with a term, for each scored chunk, up to which all are located; of more, the scored ones are looked up."""
+
+
 @dataclass(frozen=True)
 class TurnScores:
     """Scores between 0 and 1 by key. A key is a turn of a session, or a chunk without a turn (negative).
@@ -200,10 +204,20 @@ def _locate(terms: list[TermMatches], chunks: "Array") -> _Located:
     import numpy as np
 
     wanted = chunks.astype(np.int32)  # as in postings, or all of these would be converted
+    places_by_chunk = np.full(int(wanted[-1]) + 2, -1, np.int32)
+    places_by_chunk[chunks] = np.arange(len(chunks), dtype=np.int32)
     numbers, cells, offsets = [], [], []
     for number, one in enumerate(terms):
         postings = one.postings
-        places, positions = _common_positions(wanted, postings.chunks)
+        if len(one.chunks) > MAX_CHUNKS_LOCATED * len(chunks):
+            positions = np.minimum(np.searchsorted(postings.chunks, wanted), len(postings.chunks) - 1)
+            places = np.flatnonzero(postings.chunks[positions] == wanted)
+            positions = positions[places]
+        else:
+            places = places_by_chunk[np.minimum(one.chunks, len(places_by_chunk) - 1).astype(np.intp)]
+            positions = np.flatnonzero(places >= 0)
+            places = places[positions].astype(np.int64)
+            positions = positions if one.positions is None else one.positions[positions]
         starts = postings.starts[positions]
         counts = postings.starts[positions + 1] - starts
         ends = np.cumsum(counts)
@@ -212,18 +226,6 @@ def _locate(terms: list[TermMatches], chunks: "Array") -> _Located:
         cells.append(np.repeat(places + number * len(chunks), counts))
         numbers.append(np.full(total, number))
     return _Located(np.concatenate(numbers), np.concatenate(cells), np.concatenate(offsets).astype(np.int64))
-
-
-def _common_positions(one: "Array", other: "Array") -> "tuple[Array, Array]":
-    """Return the positions in two ordered arrays of the numbers that are in both. The shorter one is looked up."""
-    import numpy as np
-
-    if len(one) > len(other):
-        in_other, in_one = _common_positions(other, one)
-        return in_one, in_other
-    positions = np.minimum(np.searchsorted(other, one), len(other) - 1)
-    found = np.flatnonzero(other[positions] == one)
-    return found, positions[found]
 
 
 def _count_terms(located: _Located, shape: tuple[int, int]) -> "tuple[Array, Array, Array]":
