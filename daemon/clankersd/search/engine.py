@@ -20,6 +20,7 @@ from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, 
 from clankers_protocol.search import Embedding, Mode, Step
 from clankersd import clock
 from clankersd.db import Db, Store
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
@@ -70,7 +71,7 @@ MIN_LOADED_CANDIDATES = 32
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
-_TEXTS = "SELECT chunks.id, chunks.text FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+_TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 
 log = structlog.get_logger(component="search")
 
