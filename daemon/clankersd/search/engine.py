@@ -73,6 +73,8 @@ CHUNKS_PER_GROUP = 4
 
 _TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 
+_SPEAKS = "SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {condition} LIMIT 1"
+
 log = structlog.get_logger(component="search")
 
 
@@ -228,7 +230,7 @@ class SearchEngine:
         else:
             if "numpy" not in sys.modules:  # its import may take seconds, which the search is not charged for
                 await anyio.to_thread.run_sync(numpy_if_available)
-            speakers = named_speakers(plan.query, self._index.speakers) if plan.prefer_named_speakers else set()
+            speakers = await self._find_speakers(plan.query, plan.filter) if plan.prefer_named_speakers else set()
             run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
             candidates = await self._rank(run)
@@ -257,6 +259,18 @@ class SearchEngine:
             calibration=calibration,
             weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )
+
+    async def _find_speakers(self, query: str, chunk_filter: ChunkFilter) -> set[str]:
+        """Return the names in the query of people who speak in the sessions that are searched."""
+        if not named_speakers(query, self._index.speakers):
+            return set()
+        named = [role for role in self._index.speakers if named_speakers(query, {role})]
+        sql = _SPEAKS.format(condition=chunk_filter.condition)
+
+        def find(db: Db) -> set[str]:
+            return {role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})}
+
+        return named_speakers(query, await self._store.read_for_search(find))
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
         """Fetch more and more chunks, until there are enough groups or no chunks left."""
