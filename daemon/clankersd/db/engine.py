@@ -29,6 +29,14 @@ HEADER = OFFSETS
 
 OCCURRENCES_PER_CHUNK = 1 << OFFSET_BITS
 
+CHUNK_TEXT = """coalesce(nullif(chunks.text, ''), (
+    SELECT substr(text_content, chunks.start_offset + 1, chunks.end_offset - chunks.start_offset)
+    FROM messages WHERE messages.id = chunks.message_id), '')"""
+"""SQL for the text of a chunk: most chunks of messages have none of their own, but are a part of the message's text."""
+
+CHUNK_TEXTS = f"(SELECT id, {CHUNK_TEXT} AS text, header, extra FROM chunks) AS chunk_texts"
+"""SQL for a table of what the full-text index of chunks is made from."""
+
 TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
 """FTS5 tokenizer of all texts and queries, on every engine."""
 

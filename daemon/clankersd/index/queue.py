@@ -11,6 +11,7 @@ import anyio
 import structlog
 
 from clankersd.db import Db
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders.base import PROBE_TEXT, EmbedderUnavailable, ItemFailed
 from clankersd.index import generations, vectors
 from clankersd.index.generations import Generation
@@ -33,7 +34,7 @@ PROVIDERS_WITHOUT_CACHE = ("static",)
 """Embedders that make a vector faster than it is found in the cache."""
 
 _PENDING = f"""
-    SELECT chunk, text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
+    SELECT chunk, {CHUNK_TEXT} AS text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
     FROM index_queue JOIN chunks ON chunks.id = chunk
     WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
 """

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from clankersd.db import Db
-from clankersd.db.engine import AddedVectors
+from clankersd.db.engine import CHUNK_TEXT, AddedVectors
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
@@ -108,7 +108,7 @@ def read_samples(db: Db, generation: Generation) -> list[tuple[str, Vector]]:
     import numpy as np
 
     sql = f"""
-        SELECT id, text FROM chunks WHERE chunking = :chunking AND tokens <= {MAX_SAMPLE_TOKENS}
+        SELECT id, {CHUNK_TEXT} FROM chunks WHERE chunking = :chunking AND tokens <= {MAX_SAMPLE_TOKENS}
         AND NOT EXISTS (SELECT 1 FROM index_queue WHERE generation = :generation AND chunk = chunks.id)
         ORDER BY id DESC LIMIT {MAX_SAMPLES}
     """

@@ -20,6 +20,7 @@ from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, 
 from clankers_protocol.search import Embedding, Mode, Step
 from clankersd import clock
 from clankersd.db import Db, Store
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
@@ -67,7 +68,9 @@ MIN_LOADED_CANDIDATES = 32
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
-_TEXTS = "SELECT chunks.id, chunks.text FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+_TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+
+_SPEAKS = "SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {condition} LIMIT 1"
 
 log = structlog.get_logger(component="search")
 
@@ -224,7 +227,7 @@ class SearchEngine:
         else:
             if "numpy" not in sys.modules:  # its import may take seconds, which the search is not charged for
                 await anyio.to_thread.run_sync(numpy_if_available)
-            speakers = named_speakers(plan.query, self._index.speakers) if plan.prefer_named_speakers else set()
+            speakers = await self._find_speakers(plan.query, plan.filter) if plan.prefer_named_speakers else set()
             run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
             candidates = await self._rank(run)
@@ -253,6 +256,18 @@ class SearchEngine:
             calibration=calibration,
             weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )
+
+    async def _find_speakers(self, query: str, chunk_filter: ChunkFilter) -> set[str]:
+        """Return the names in the query of people who speak in the sessions that are searched."""
+        if not named_speakers(query, self._index.speakers):
+            return set()
+        named = [role for role in self._index.speakers if named_speakers(query, {role})]
+        sql = _SPEAKS.format(condition=chunk_filter.condition)
+
+        def find(db: Db) -> set[str]:
+            return {role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})}
+
+        return named_speakers(query, await self._store.read_for_search(find))
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
         """Fetch more and more chunks, until there are enough groups or no chunks left."""

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.admin import Finding
-from clankersd.db.engine import OCCURRENCES_PER_CHUNK, OFFSETS, AddedVectors, DatabaseSizes, Engine, FullText
+from clankersd.db.engine import (
+    CHUNK_TEXT,
+    OCCURRENCES_PER_CHUNK,
+    OFFSETS,
+    AddedVectors,
+    DatabaseSizes,
+    Engine,
+    FullText,
+)
 from clankersd.db.postgres.postings import read_chunks, read_occurrences, read_occurrences_after
 from clankersd.db.postgres.words import chunk_words, quote_stem, stem_of, text_words, tokenizer
 
@@ -41,9 +49,9 @@ _LOCK_KEYS = "hashtext('clankersd lock'), hashtext(current_schema() || ' ' || :n
 _TABLES = {"chunks_fts": ("chunk_words", "chunk"), "memories_fts": ("memory_words", "memory")}
 _PENDING = {"chunks_fts": "unindexed_chunks", "memories_fts": "unindexed_memories"}
 _MEMORY_COLUMNS = "content, summary, concepts_json, tags_json"
-_DUE_CHUNKS = """
+_DUE_CHUNKS = f"""
     WITH due AS (DELETE FROM unindexed_chunks RETURNING chunk)
-    SELECT id, text, header, extra FROM due JOIN chunks ON chunks.id = due.chunk
+    SELECT id, {CHUNK_TEXT}, header, extra FROM due JOIN chunks ON chunks.id = due.chunk
 """
 _DUE_MEMORIES = f"""
     WITH due AS (DELETE FROM unindexed_memories RETURNING memory)
@@ -142,7 +150,7 @@ class PostgresEngine(Engine):
 
     def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
         rows = db.tuples(
-            "SELECT id, text, header, extra FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit",
+            f"SELECT id, {CHUNK_TEXT}, header, extra FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit",
             {"below": below, "limit": limit},
         )
         _store_words(db, "chunks_fts", [(row[0], chunk_words(*row[1:])) for row in rows])
