@@ -24,6 +24,7 @@ from clankers.messages import (
     encode_cancel,
     encode_request,
     may_resend,
+    raw_result,
 )
 from clankers_protocol.events import BatchOutcome
 from clankers_protocol.framing import Decoder
@@ -91,13 +92,19 @@ class AsyncClient:
         that times out, or whose task is cancelled, is cancelled in the daemon too, unless that has begun to store
         something for it.
         """
+        return decode_result(request, await self._reply_to(request, timeout))
+
+    async def call_untyped(self, request: Method[Any]) -> Any:
+        """Call a method as `call` does, and return its result as plain data, with what this version does not know."""
+        return msgspec.json.decode(raw_result(await self._reply_to(request)))
+
+    async def _reply_to(self, request: Method[Any], timeout: float | None = None) -> Incoming:  # noqa: ASYNC109  # as Client
         seconds = self._timeout if timeout is None else timeout
         try:
             with anyio.fail_after(seconds):
-                reply = await self._request_with_retry(request)
+                return await self._request_with_retry(request)
         except TimeoutError as error:
             raise TimeoutError(f"clankersd did not answer {request.method} within {seconds:g} s") from error
-        return decode_result(request, reply)
 
     async def notify(self, request: Method[Any]) -> bool:
         """Send a request without waiting for a reply; return whether it was sent. Never raises."""

@@ -94,12 +94,17 @@ def decode_messages(decoder: Decoder, data: bytes) -> Iterator[Incoming]:
         raise BadReply(f"not a JSON-RPC message: {error}") from error
 
 
-def decode_result(request: Method[Result], reply: Incoming) -> Result:
-    """Return the result in a reply, or raise the error in it."""
+def raw_result(reply: Incoming) -> msgspec.Raw:
+    """Return the JSON of the result in a reply, or raise the error in it."""
     if reply.error:
         raise error_from(reply.error.code, reply.error.message, reply.error.data)
+    return reply.result
+
+
+def decode_result(request: Method[Result], reply: Incoming) -> Result:
+    """Return the result in a reply, or raise the error in it."""
     try:
-        result: Result = _result_decoder(type(request)).decode(reply.result)
+        result: Result = _result_decoder(type(request)).decode(raw_result(reply))
     except msgspec.MsgspecError as error:
         raise BadReply(f"the reply to {request.method} does not have the expected form: {error}") from error
     return result

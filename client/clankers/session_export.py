@@ -85,7 +85,10 @@ def _markdown() -> "MarkdownIt":
     """Return the renderer of messages: HTML in them stays text, only web links are links, and nothing is fetched."""
     from markdown_it import MarkdownIt  # only an export needs it
 
-    return MarkdownIt("js-default").disable("image")
+    renderer = MarkdownIt("js-default").disable("image")
+    # Not `//host/share` either: in a file on a disk that is a network folder.
+    renderer.validateLink = lambda url: url.lower().startswith(("http://", "https://"))  # type: ignore[method-assign]
+    return renderer
 
 
 def _facts(session: Session) -> Iterator[tuple[str, str]]:

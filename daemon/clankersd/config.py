@@ -69,6 +69,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     database_shared: Annotated[
         bool, Meta(description="Let daemons of several machines use one schema of a PostgreSQL database.")
     ] = False
+    database_write_seconds: Annotated[
+        float,
+        Meta(ge=0.1, le=3600, description="Seconds after which the PostgreSQL server ends a statement of a write."),
+    ] = 60.0
     hnsw_m: Annotated[
         int, Meta(ge=2, le=100, description="Links of a vector in an HNSW index that PostgreSQL builds from now on.")
     ] = 16

@@ -13,11 +13,14 @@ class ForgetPlan(Wire):
 
     `unreachable` names files with the same texts that are not the daemon's: transcripts of harnesses, watched memory
     files. `copies` are files beside the database that restores and repairs have left; `backupsToo` deletes them.
+    `traces` counts further rows, and lines of logs, that repeat the words of `matching`: searches, injected blocks,
+    entities, models. They are deleted or cleared, too.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
+    traces: int = 0
 
 
 class ForgetSelection(Wire):

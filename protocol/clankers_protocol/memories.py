@@ -154,7 +154,7 @@ class Selection(Scoped[Result], Generic[Result], kw_only=True):
 
 
 class MemoryList(Selection[MemoryPage]):
-    """List memories, newest first by default. `include` adds states other than `current`.
+    """List memories, newest first by default. `include` adds states other than `current`; `states` lists these alone.
 
     Two times can be asked about. `asOf`: what was known at that time, with the values of that time. `validAt`: what was
     true at that time, by what is known now. With both: what was known at `asOf` about `validAt`. `asOf` alone asks
@@ -163,11 +163,45 @@ class MemoryList(Selection[MemoryPage]):
 
     method: ClassVar[str] = "memory.list"
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
+    states: Annotated[list[State], Meta(min_length=1, max_length=6)] | None = None
     as_of: Time | None = None
     valid_at: Time | None = None
     sort: Literal["created", "updated", "salience", "importance", "accessed"] = "created"
     limit: Limit = 50
     cursor: Cursor | None = None
+
+
+class MemoryChange(Wire):
+    """A memory whose text is another one at the later time."""
+
+    before: Memory
+    after: Memory
+
+
+class MemoryComparison(Wire):
+    """What became known, changed and ended between two times. The counts are of all memories; the lists, newest first,
+    have at most `limit` of them. `before` and `after` count what was known at each time."""
+
+    earlier: int
+    later: int
+    before: int
+    after: int
+    added_count: int
+    changed_count: int
+    ended_count: int
+    added: list[Memory]
+    changed: list[MemoryChange]
+    ended: list[Memory]
+
+
+class MemoryCompare(Selection[MemoryComparison], kw_only=True):
+    """Compare what was known at two times; `later` defaults to now. A memory has ended if it was superseded, deleted or
+    no longer valid at the later time."""
+
+    method: ClassVar[str] = "memory.compare"
+    earlier: Time
+    later: Time | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
 class MemoryHit(Wire):

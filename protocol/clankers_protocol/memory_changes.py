@@ -68,7 +68,8 @@ class MemoryDelete(Scoped[Changed]):
 
 
 class MemoryRestore(Scoped[Memory]):
-    """Restore a deleted or archived memory."""
+    """Restore a deleted or archived memory. Restoring a superseded memory takes the supersession back: then both are
+    valid."""
 
     method: ClassVar[str] = "memory.restore"
     id: MemoryId

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from e2e.harnesses import axe_script
 from helpers.browser import CHROMIUM, NARROW, WIDE, Watched, chromium, opened
+from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, running_daemon
+from helpers.fake_daemon import altered
 from helpers.store import message
 from helpers.view import RunningView, running_view
 from helpers.waiting import eventually
@@ -48,7 +50,11 @@ PAGES = {
 }
 HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> [click](javascript:window.hacked=1) "
-    "![image](http://127.0.0.1:9/x.png) </script><!-- \x1b[31mred `<b>` **<i>bold</i>** <svg onload=window.hacked=1>"
+    "![image](http://127.0.0.1:9/x.png) </script><!-- \x1b[31mred `<b>` **<i>bold</i>** <svg onload=window.hacked=1> "
+    "[a](data:text/html,<script>window.hacked=1</script>) ![b](data:image/svg+xml,<svg onload=window.hacked=1>) "
+    "[c](JaVaScRiPt:window.hacked=1) [d](//127.0.0.1:9/d) <http://127.0.0.1:9/e> \u202eexe.fdp "
+    "<link rel=stylesheet href=http://127.0.0.1:9/f.css> <style>@import 'http://127.0.0.1:9/g.css'</style> "
+    "[h]: http://127.0.0.1:9/h\n\n![i][h] <iframe src=http://127.0.0.1:9/j></iframe> <base href=http://127.0.0.1:9/>"
 )
 
 
@@ -243,6 +249,28 @@ def test_folded_call_is_built_when_it_is_opened_and_stays_open(page: Watched) ->
     assert "raw=1" in shown.url
 
 
+def test_record_of_an_unknown_kind_is_a_neutral_card(browser: Browser, fresh_daemon: DaemonProcess) -> None:
+    def with_unknown_kind(method: str, result: Any) -> Any:
+        if method == "session.timeline":
+            result["entries"][1] = {"kind": "hologram", "at": 1, "hologram": {"depth": ["<b>3</b>"]}}
+        return result
+
+    path = fresh_daemon.home / "newer.sock"
+    with fresh_daemon.connect() as connection:
+        for number in range(3):
+            connection.call("upsertMessage", message=message(f"m{number}", "s", f"Text {number}"))
+    with (
+        altered(fresh_daemon.socket_path, path, with_unknown_kind),
+        running_view(fresh_daemon, "--socket", str(path)) as view,
+        opened(browser, view) as page,
+    ):
+        shown = page.visit("/session?id=s")
+        card = shown.locator(".card.unknown")
+        expect(card.locator("h3")).to_have_text("Unknown record: hologram")
+        expect(card.locator("pre")).to_contain_text('"<b>3</b>"')
+        expect(shown.locator(".entry.message")).to_have_count(2)
+
+
 def test_memory_is_edited_forgotten_and_restored(page: Watched, demo: DaemonProcess) -> None:
     with demo.connect() as connection:
         added = connection.call("memory.add", content="The lamp is on the left.", force=True)["memory"]["id"]
@@ -356,6 +384,60 @@ def test_short_and_automated_sessions_are_listed_on_request(page: Watched) -> No
     expect(shown.get_by_text("not listed")).to_have_count(0)
 
 
+def test_key_goes_to_each_failure_in_turn(page: Watched) -> None:
+    shown = page.visit("/session?id=long-session-0001")
+    for expected in ("long-t000002", "long-t000066", "long-t000130"):
+        shown.keyboard.press("e")
+        expect(shown.locator(f"#entry-{expected}.target")).to_be_in_viewport()
+
+
+def test_one_long_session_does_not_hide_other_hits(page: Watched) -> None:
+    shown = page.visit("/search?q=flush+before+close")
+    group = shown.locator(".group", has_text="A very long refactoring")
+    expect(group.locator(".hit")).to_have_count(5)
+    more = group.get_by_role("button", name="more hits here")
+    expect(more).to_be_visible()
+    more.click()
+    assert group.locator(".hit").count() > 20
+
+
+def test_cost_of_each_turn_is_visible(page: Watched) -> None:
+    shown = page.visit("/sessions")
+    shown.get_by_text("Rewrite the lexer with one").click()
+    expect(shown.locator(".strip .turn.expensive")).to_have_count(1)
+    expect(shown.locator(".strip .legend")).to_contain_text("most expensive")
+    rows = shown.locator(".outline li")
+    shares = rows.get_by_title("Its share of the session's cost").all_inner_texts()
+    costs = [float(share.lstrip("~$")) for share in shares]
+    assert len(costs) == rows.count()
+    expensive = rows.filter(has_text="most expensive")
+    expect(expensive).to_contain_text(f"{max(costs):.2f}")
+    assert abs(sum(costs) - 2.91) < 0.05
+
+
+def test_told_passage_leads_to_its_message(page: Watched) -> None:
+    shown = page.visit("/recall")
+    shown.locator(".told a", has_text="The same mistake as in the CSV export").first.click()
+    expect(shown.locator(".entry.target")).to_contain_text("The same mistake as in the CSV export")
+    assert "id=" in shown.url
+
+
+def test_checks_repairs_and_backups_run_from_the_page(browser: Browser, fresh_daemon: DaemonProcess) -> None:
+    with running_view(fresh_daemon) as view, opened(browser, view) as page, fresh_daemon.connect() as connection:
+        connection.call("upsertMessage", message=message("m", "s", "Something to back up"))
+        shown = page.visit("/index")
+        shown.get_by_role("button", name="Run all checks").click()
+        expect(shown.locator(".attention li").first).to_be_visible()
+        if shown.get_by_role("button", name="Repair").count():
+            shown.get_by_role("button", name="Repair").click()
+            shown.locator("dialog").get_by_role("button", name="Repair").click()
+            expect(shown.locator(".attention li").first).to_be_visible()
+        shown.get_by_role("button", name="Back up now").click()
+        shown.locator("dialog").get_by_role("button", name="Back up").click()
+        expect(shown.get_by_text("verified")).to_be_visible()
+        assert ctl(fresh_daemon, "backup", "list", "--json").json
+
+
 def test_theme_is_switched_and_remembered(page: Watched) -> None:
     shown = page.visit("/overview")
     light = shown.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -419,8 +501,34 @@ def test_stored_markup_never_runs(browser: Browser, fresh_daemon: DaemonProcess)
             assert shown.evaluate("window.hacked") is None, path
             assert shown.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0, path
             links = shown.evaluate("[...document.querySelectorAll('a[href]')].map((one) => one.getAttribute('href'))")
-            assert [one for one in links if not one.startswith(("/", "#", "http"))] == []
-        assert "\N{REPLACEMENT CHARACTER}" not in shown.title()
+            assert [one for one in links if not one.startswith(("/", "#", "http://", "https://"))] == []
+            assert [one for one in links if one.startswith("//")] == []
+            assert "\u202e" not in shown.locator("body").inner_text()
+        for name in ("html", "markdown", "json"):
+            exported = view.open().send("GET", f"/api/export?id=evil&format={name}").body
+            assert "\u202e" not in exported.decode()
+            if name == "html":
+                file = fresh_daemon.home / "export.html"
+                file.write_bytes(exported)
+                check_exported(browser, file)
+
+
+def check_exported(browser: Browser, file: Path) -> None:
+    """Open an exported file from the disk, where no server sends a policy for it: nothing runs or is fetched."""
+    context = browser.new_context()
+    requested: list[str] = []
+    shown = context.new_page()
+    shown.on("request", lambda request: requested.append(request.url))
+    shown.goto(file.as_uri())
+    for summary in shown.locator("summary").all():
+        summary.click()
+    expect(shown.locator("h1").first).to_contain_text("<script>")
+    assert requested == [file.as_uri()]
+    assert shown.evaluate("window.hacked") is None
+    assert shown.evaluate("document.querySelectorAll('script, img, svg, iframe, link, base').length") == 0
+    links = shown.evaluate("[...document.querySelectorAll('a[href]')].map((one) => one.href)")
+    assert [one for one in links if not one.startswith(("http://", "https://"))] == []
+    context.close()
 
 
 @pytest.mark.parametrize(("theme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)])

@@ -91,6 +91,7 @@ READS: Calls = (
     ("memory.get", {"id": "$memory"}),
     ("memory.search", {"query": "where are the keys"}),
     ("memory.history", {"id": "$memory"}),
+    ("memory.compare", {"earlier": 1}),
     ("memory.related", {"id": "$memory"}),
     ("memory.stats", {}),
     ("memory.timeline", {"id": "$memory"}),

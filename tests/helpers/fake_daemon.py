@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +79,46 @@ def played(path: Path, *scripts: Script) -> Iterator[list[int]]:
             with socket.socket(socket.AF_UNIX) as last:
                 last.connect(str(path))  # wakes the server, if it still waits for somebody
             server.join()
+
+
+Alter = Callable[[str, Any], Any]
+"""Takes a method and its result, and returns what a client gets instead."""
+
+
+@contextmanager
+def altered(real: Path, path: Path, alter: Alter) -> Iterator[None]:
+    """A socket that leads to a real daemon and alters its results, as a daemon of another version would give them."""
+
+    def answers(client: socket.socket, daemon: socket.socket, asked: dict[Any, str]) -> None:
+        decoder = Decoder()
+        while data := daemon.recv(65536):
+            for body in decoder.feed(data):
+                message = json.loads(body)
+                if "result" in message:
+                    message["result"] = alter(asked.get(message["id"], ""), message["result"])
+                client.sendall(frame(json.dumps(message).encode()))
+        client.shutdown(socket.SHUT_RDWR)
+
+    def serve(client: socket.socket) -> None:
+        asked: dict[Any, str] = {}
+        with client, socket.socket(socket.AF_UNIX) as daemon:
+            daemon.connect(str(real))
+            answering = threading.Thread(target=answers, args=(client, daemon, asked), daemon=True)
+            answering.start()
+            for request in Peer(client).requests():
+                asked[request.get("id")] = request["method"]
+                daemon.sendall(frame(json.dumps(request).encode()))
+            daemon.shutdown(socket.SHUT_RDWR)
+            answering.join()
+
+    def accept(listener: socket.socket) -> None:
+        with suppress(OSError):  # until it is closed
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        yield
+        listener.shutdown(socket.SHUT_RDWR)

@@ -82,10 +82,11 @@ class RunningView:
 
 
 @contextmanager
-def running_view(daemon: DaemonProcess, *flags: str) -> Iterator[RunningView]:
-    """A view of this daemon on a free port, ended after the block."""
-    words = command("view", "--no-browser", "--json", "--port", "0", *flags)
-    with subprocess.Popen(words, env=daemon.environ, stdout=subprocess.PIPE, text=True) as process:
+def running_view(daemon: DaemonProcess, *flags: str, browser: str | None = None) -> Iterator[RunningView]:
+    """A view of this daemon on a free port, ended after the block; it starts this browser, if one is given."""
+    words = command("view", "--json", "--port", "0", *flags) + ([] if browser else ["--no-browser"])
+    environ = daemon.environ | ({"BROWSER": browser} if browser else {})
+    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             text = ""

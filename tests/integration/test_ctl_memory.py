@@ -39,6 +39,7 @@ ASKING = [
     ["pin", NOWHERE],
     ["unpin", NOWHERE],
     ["history", NOWHERE],
+    ["compare", "7d"],
     ["related", NOWHERE],
     ["graph", NOWHERE],
     ["context"],

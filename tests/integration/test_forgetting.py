@@ -145,6 +145,35 @@ def test_words_are_forgotten_wherever_they_are(rpc: RawConnection, shared_daemon
     (rejected / "1-3.json").unlink()
 
 
+TRACES: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "search": [("search", {"query": f"Where is the {TOKEN}?"})],
+    "entity": [("entity.upsert", {"name": f"The {TOKEN}", "type": "concept"})],
+    "log line": [("log.write", {"entry": {"level": "error", "component": "plugin", "message": f"{TOKEN} is loose"}})],
+    "model of a session": [("upsertSession", {"session": {"id": "s", "model": f"tuned-{TOKEN}"}})],
+    "model of a message": [("upsertMessage", {"message": {"id": "m", "sessionId": "s", "model": f"tuned-{TOKEN}"}})],
+    "chat of a thread": [("thread.create", {"id": "thread-1", "chatId": TOKEN})],
+}
+
+
+@pytest.mark.parametrize("place", TRACES)
+def test_words_that_are_only_in_a_trace_are_forgotten(
+    rpc: RawConnection, shared_daemon: DaemonProcess, place: str
+) -> None:
+    fill(rpc, "other", "marzipan")
+    for method, params in TRACES[place]:
+        rpc.call(method, **params)
+    planned = ctl(shared_daemon, "forget", "--matching", TOKEN, "--dry-run", "--json").json
+    assert (planned["counts"], planned["traces"]) == ({}, 1)
+    assert "1 trace of it" in ctl(shared_daemon, "forget", "--matching", TOKEN, "--dry-run").out
+    assert ctl(shared_daemon, "forget", "--matching", TOKEN, typed="n\n").code == 1
+    assert files_with(shared_daemon, TOKEN)
+    done = ctl(shared_daemon, "forget", "--matching", TOKEN, "--yes")
+    assert done.code == 0, done.err
+    assert files_with(shared_daemon, TOKEN) == []
+    assert ctl(shared_daemon, "forget", "--matching", TOKEN, "--yes").out == "Nothing matches.\n"
+    assert rpc.call("search", query="marzipan")["hits"]
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -308,6 +308,8 @@ def test_outdated_memory_is_superseded(rpc: RawConnection, scope: str) -> None:
         "Alice is the maintainer of billing",
         "Bob took billing over",
     ]
+    assert listed(rpc, scope, states=["superseded"]) == ["Alice is the maintainer of billing"]
+    assert listed(rpc, scope, states=["deleted"]) == []
     before = rpc.call("memory.get", id=old, scopes=[scope])
     assert (before["state"], before["supersededBy"]) == ("superseded", new["memory"]["id"])
     assert hits(rpc, "who maintains billing", scope) == ["Bob took billing over"]
@@ -318,6 +320,25 @@ def test_outdated_memory_is_superseded(rpc: RawConnection, scope: str) -> None:
     assert "already" in refusal(
         rpc, "memory.add", content="Carol owns billing now", supersedes=old, scope=scope, scopes=[scope]
     )
+
+
+def test_supersession_is_taken_back_by_restoring_the_old_memory(rpc: RawConnection, scope: str) -> None:
+    soon = int(time.time() * 1000) + DAY_MS
+    old = add(rpc, "Alice is the maintainer of billing", scope, validUntil=soon)["memory"]["id"]
+    new = add(rpc, "Bob took billing over", scope, supersedes=old)["memory"]["id"]
+    between = int(time.time() * 1000)
+    time.sleep(0.005)
+    restored = rpc.call("memory.restore", id=old, scopes=[scope])
+    assert (restored["state"], restored["supersededBy"], restored["validUntil"]) == ("current", None, soon)
+    assert sorted(listed(rpc, scope)) == ["Alice is the maintainer of billing", "Bob took billing over"]
+    assert listed(rpc, scope, asOf=between) == ["Bob took billing over"]
+    assert rpc.call("memory.history", id=old, scopes=[scope])["log"][-1]["action"] == "restored"
+    assert rpc.call("memory.restore", id=old, scopes=[scope])["validUntil"] == soon  # it is valid already
+    again = rpc.call("relation.add", source=new, target=old, type="SUPERSEDES", scopes=[scope])
+    assert again["validUntil"] is None
+    assert listed(rpc, scope) == ["Bob took billing over"]
+    add(rpc, "Alice is the maintainer of billing", scope, force=True)
+    assert "has the same text" in refusal(rpc, "memory.restore", id=old, scopes=[scope])
 
 
 def test_deleted_memory_is_hidden_until_it_is_restored(rpc: RawConnection, scope: str) -> None:

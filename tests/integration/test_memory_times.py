@@ -4,13 +4,18 @@ import time
 
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, RawConnection
-from helpers.waiting import settled
+from helpers.waiting import eventually, settled
 
 DAY = 86_400_000
 
 
 def days_ago(days: int) -> int:
     return int(time.time() * 1000) - days * DAY
+
+
+def next_millisecond(than: int) -> None:
+    """Wait until the clock shows a later time."""
+    eventually(lambda: int(time.time() * 1000) > than, "a millisecond passes")
 
 
 def contents(connection: RawConnection, **params: object) -> set[str]:
@@ -81,3 +86,38 @@ def test_ctl_asks_both_questions(shared_daemon: DaemonProcess, rpc: RawConnectio
     assert ctl(shared_daemon, "memory", "list", "--as-of", "7d", "--json").json["memories"] == []
     found = ctl(shared_daemon, "search", "port", "--source", "memories", "--valid-at", "7d", "--json").json["hits"]
     assert [hit["ref"]["memoryId"] for hit in found] == [memory]
+
+
+def test_two_times_are_compared(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    kept = rpc.call("memory.add", content="The port is 8080", force=True)["memory"]["id"]
+    rpc.call("memory.add", content="Alice owns billing", force=True)
+    undone = rpc.call("memory.add", content="The lamp is left", force=True)["memory"]["id"]
+    gone = rpc.call("memory.add", content="Mondays are free", force=True)["memory"]
+    before = gone["createdAt"]
+    next_millisecond(before)
+    rpc.call("memory.update", id=kept, content="The port is 9090")
+    for text in ("The lamp is right", "The lamp is left"):
+        rpc.call("memory.update", id=undone, content=text)
+    rpc.call("memory.delete", id=gone["id"])
+    for number in range(3):
+        rpc.call("memory.add", content=f"A new fact, number {number}", force=True)
+
+    found = rpc.call("memory.compare", earlier=before, scopes=["*"], limit=2)
+    counts = [found[name] for name in ("before", "after", "addedCount", "changedCount", "endedCount")]
+    assert counts == [4, 6, 3, 1, 1]
+    assert [memory["content"] for memory in found["added"]] == ["A new fact, number 2", "A new fact, number 1"]
+    assert [(one["before"]["content"], one["after"]["content"]) for one in found["changed"]] == [
+        ("The port is 8080", "The port is 9090")
+    ]
+    assert [(memory["content"], memory["state"]) for memory in found["ended"]] == [("Mondays are free", "current")]
+    narrowed = rpc.call("memory.compare", earlier=before, scopes=["*"], query="port")
+    assert [narrowed[name] for name in ("addedCount", "changedCount", "endedCount")] == [0, 1, 0]
+    earliest = rpc.call("memory.compare", earlier=days_ago(1), later=before, scopes=["*"])
+    assert (earliest["before"], earliest["addedCount"], earliest["endedCount"]) == (0, 4, 0)
+    assert "error" in rpc.request("memory.compare", {"earlier": before, "later": before})
+    assert "error" in rpc.request("memory.compare", {"later": before})
+
+    printed = ctl(shared_daemon, "memory", "compare", "1d", "--limit", "3")
+    assert "6 added, 0 changed, 0 ended" in printed.out
+    assert "There are more changes" in printed.err
+    assert ctl(shared_daemon, "memory", "compare", "1d", "--query", "port", "--json").json["addedCount"] == 1

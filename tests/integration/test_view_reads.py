@@ -1,8 +1,11 @@
 """Methods that a viewer needs: windows of a timeline, turns, files, the ledger of recall, strength over time."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.clock import DAY_SECONDS, ClockedDaemon
 from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import settled
 
@@ -327,3 +330,63 @@ def test_recorded_searches_survive_a_restart(fresh_daemon: DaemonProcess) -> Non
         recent = connection.call("recall.recent")
     assert [one["query"] for one in recent["searches"]] == ["asked just before the end", "where are the keys?"]
     assert recent["searchCount"] == 2
+
+
+def tell(connection: RawConnection, session: str, text: str) -> str:
+    """Store a memory that recall injects in the session; returns its id."""
+    connection.call("daemon.configure", key="recall_seconds", value=60)
+    memory = str(connection.call("memory.add", content=text, importance=0.9, force=True)["memory"]["id"])
+    settled(connection)
+    prompt = "How does the invoice exporter round cents?"
+    asked = {"id": f"asked-{session}", "sessionId": session, "role": "user", "textContent": prompt}
+    connection.call("upsertMessage", message=asked)
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": session, "cwd": PROJECT, "prompt": prompt}
+    assert connection.call("recall.hook", harness="codex", event=event)["output"]
+    answer = {"id": f"answer-{session}", "sessionId": session, "role": "assistant", "textContent": "I do not know."}
+    connection.call("upsertMessage", message=answer)
+    return memory
+
+
+def outcome(connection: RawConnection, session: str, memory: str) -> str | None:
+    (entry,) = connection.call("recall.ledger", sessionId=session)["entries"]
+    (item,) = [one for one in entry["items"] if one["id"] == memory]
+    return str(item["outcome"]) if item["outcome"] else None
+
+
+FACT = "The invoice exporter rounds cents with Decimal quantize in rounding.py since the incident."
+
+
+def test_item_that_its_session_superseded_or_deleted_was_contradicted(rpc: RawConnection) -> None:
+    memory = tell(rpc, "s", FACT)
+    assert outcome(rpc, "s", memory) == "ignored"
+    rpc.call("memory.delete", id=memory)
+    assert outcome(rpc, "s", memory) == "contradicted"
+    rpc.call("memory.restore", id=memory)
+    assert outcome(rpc, "s", memory) == "ignored"
+
+    rpc.call("upsertSession", session={"id": "another"})
+    elsewhere = {"content": "It rounds half even, says another session.", "supersedes": memory, "sessionId": "another"}
+    rpc.call("memory.add", **elsewhere)
+    assert outcome(rpc, "s", memory) == "ignored"
+    rpc.call("memory.restore", id=memory)
+    newer = {"content": "The exporter truncates the amounts.", "supersedes": memory, "sessionId": "s"}
+    rpc.call("memory.add", **newer)
+    assert outcome(rpc, "s", memory) == "contradicted"
+    (total,) = rpc.call("recall.totals", memoryId=memory)["items"]
+    assert (total["told"], total["contradicted"], total["ignored"]) == (1, 1, 0)
+    rpc.call("memory.restore", id=memory)
+    assert outcome(rpc, "s", memory) == "ignored"
+
+
+def test_item_that_was_deleted_long_after_its_session_was_not_contradicted() -> None:
+    with tempfile.TemporaryDirectory(prefix="clk-") as home:
+        daemon = ClockedDaemon(Path(home))
+        try:
+            with daemon.start().connect() as connection:
+                memory = tell(connection, "s", FACT)
+                daemon.set_clock(DAY_SECONDS)
+                connection.call("memory.delete", id=memory)
+                assert outcome(connection, "s", memory) == "ignored"
+        finally:
+            daemon.stop()
+            daemon.close()

@@ -53,7 +53,7 @@ def forget(
     if not any(value is not None for value in criteria.values()):
         raise click.UsageError("Say what to forget: --project, --session, --since, --until, --source or --matching.")
     plan = ctl.call(ForgetCount(**criteria))
-    if dry_run or not plan.counts:
+    if dry_run or not (plan.counts or plan.traces):
         if ctl.json:
             print_json(plan)
         else:
@@ -64,7 +64,8 @@ def forget(
         confirm("Delete it for good?", abort=True)
     job = run_job_or_exit(ctl, ForgetStart(**criteria, backups_too=backups_too))
     if ctl.json:
-        print_json(job.result | {"unreachable": plan.unreachable, "copies": [] if backups_too else plan.copies})
+        copies = [] if backups_too else plan.copies
+        print_json(job.result | {"unreachable": plan.unreachable, "copies": copies, "traces": plan.traces})
         return
     _print_plan(plan, "Deleted", backups_too)
     if deleted := job.result["backupsDeleted"]:
@@ -74,10 +75,13 @@ def forget(
 
 
 def _print_plan(plan: ForgetPlan, verb: str, backups_too: bool) -> None:
-    if not plan.counts:
+    parts = [count_of(number, table) for table, number in plan.counts.items()]
+    if plan.traces:
+        parts.append(f"{plural(plan.traces, 'trace')} of it (searches, injected blocks, entities, log lines)")
+    if not parts:
         echo("Nothing matches.")
         return
-    echo(f"{verb} {', '.join(count_of(number, table) for table, number in plan.counts.items())}.")
+    echo(f"{verb} {', '.join(parts)}.")
     _print_files("These files are not the daemon's and stay as they are:", plan.unreachable)
     if not backups_too:
         _print_files("These copies of the database stay, too (--backups-too deletes them):", plan.copies)

@@ -46,7 +46,7 @@ def view(ctl: Ctl, port: int | None, no_browser: bool, project: str | None) -> N
     else:
         echo(f"The view is at {access.address}\nCtrl-C ends it.")
     if not no_browser:
-        webbrowser.open(access.address)
+        webbrowser.open(access.address_once)
     with listener, suppress(KeyboardInterrupt):
         serve([listener], app)
 

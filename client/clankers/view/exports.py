@@ -1,5 +1,6 @@
 """A session as a file to download: Markdown, one HTML file without scripts, or JSON."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -11,6 +12,7 @@ from clankers_protocol.sessions import Session, SessionGet, SessionTimeline, Tim
 from clankers_protocol.terminal import escape_json
 
 PAGE_ENTRIES = 1_000
+MAX_NAME_CHARACTERS = 40
 
 
 def to_json(session: Session, entries: Iterable[TimelineEntry]) -> Iterator[str]:
@@ -40,7 +42,7 @@ async def export_session(client: AsyncClient, session_id: str, name: str) -> Res
         if cursor is None:
             break
     write, extension, media_type = FORMATS[name]
-    safe_name = "".join(character for character in session.id if character.isalnum() or character in "-_")[:40]
+    safe_name = re.sub(r"[^0-9A-Za-z_-]", "", session.id)[:MAX_NAME_CHARACTERS]
     disposition = f'attachment; filename="session-{safe_name}.{extension}"'
     return Response(
         "".join(write(session, entries)), media_type=media_type, headers={"Content-Disposition": disposition}

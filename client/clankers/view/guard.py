@@ -56,12 +56,15 @@ def new_token() -> str:
 class Access:
     """Secrets of one run of the view, and the port that it serves.
 
-    `opening` is in the printed address. The page exchanges it for the cookie, which holds `session`, and for `page`,
-    which it sends with every request. `writing` is told to a page that has both; changes need all three.
+    `opening` is in the printed address, and `launching` in the one that is given to the browser's command line, where
+    other users of the machine can read it: it is valid once. The page exchanges one of them for the cookie, which holds
+    `session`, and for `page`, which it sends with every request. `writing` is told to a page that has both; changes
+    need all three.
     """
 
     port: int
     opening: str = field(default_factory=new_token, repr=False)
+    launching: list[str] = field(default_factory=lambda: [new_token()], repr=False)
     session: str = field(default_factory=new_token, repr=False)
     page: str = field(default_factory=new_token, repr=False)
     writing: str = field(default_factory=new_token, repr=False)
@@ -78,10 +81,22 @@ class Access:
 
     @property
     def address(self) -> str:
-        """The address to open. A browser does not send the part after `#`, and the page removes it."""
-        return f"http://127.0.0.1:{self.port}/#token={self.opening}"
+        """The address to print. A browser does not send the part after `#`, and the page removes it."""
+        return self._address(self.opening)
 
-    def is_opening_token(self, given: str) -> bool:
+    @property
+    def address_once(self) -> str:
+        """The address to start a browser with."""
+        return self._address(self.launching[0])
+
+    def _address(self, token: str) -> str:
+        return f"http://127.0.0.1:{self.port}/#token={token}"
+
+    def accept_opening_token(self, given: str) -> bool:
+        """Return whether this is the token of an address. That of the browser's command line is then used up."""
+        if any(secrets.compare_digest(given.encode(), token.encode()) for token in self.launching):
+            self.launching.clear()
+            return True
         return secrets.compare_digest(given.encode(), self.opening.encode())
 
     def has_cookie(self, headers: Headers) -> bool:
@@ -118,7 +133,7 @@ def refusal(scope: Scope, access: Access) -> tuple[int, str] | None:
     origins = headers.getlist("origin")
     if origins and origins != [f"http://{hosts[0].lower()}"]:
         return 403, "the request comes from another origin"
-    if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+    if not {"same-origin", "none"}.issuperset(headers.getlist("sec-fetch-site")):
         return 403, "the request comes from another site; paste the address into the address bar instead"
     if scope["method"] not in ("GET", "HEAD", "POST"):
         return 405, "only GET and POST are served"

@@ -21,6 +21,7 @@ READ = frozenset(
         "index.status",
         "job.list",
         "job.status",
+        "memory.compare",
         "memory.get",
         "memory.history",
         "memory.list",
@@ -56,7 +57,9 @@ READ = frozenset(
 
 WRITE = frozenset(
     {
+        "backup.create",
         "doctor.check",
+        "doctor.repair",
         "document.delete",
         "index.sync",
         "memory.delete",

@@ -26,6 +26,7 @@ from clankers.view.guard import TOKEN_BYTES, Access, Guard, new_token
 from clankers.view.live import Changes, follow_changes, stream
 from clankers.view.methods import WRITE, method_type
 from clankers_protocol.errors import NotFound, RpcError
+from clankers_protocol.harnesses import NAMES
 
 REQUEST_SECONDS = 60.0
 STREAM_END_SECONDS = 2
@@ -94,6 +95,7 @@ def serve(sockets: list[socket.socket], app: Starlette) -> None:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        http="h11",  # the strict parser, also where another one is installed
         ws="none",
         timeout_graceful_shutdown=STREAM_END_SECONDS,
     )
@@ -139,15 +141,16 @@ async def _open(request: Request) -> Response:
     except msgspec.MsgspecError:
         return _failure(400, "the body is not a JSON object with a token")
     view = _view(request)
-    if not view.access.is_opening_token(token):
-        return _failure(401, "this is not the token of the printed address")
+    if not view.access.accept_opening_token(token):
+        return _failure(401, "this address is not valid (any more): open the one that `clankers-ctl view` printed")
     return _answer({"pageToken": view.access.page}, headers={"Set-Cookie": view.access.cookie()})
 
 
 async def _start(request: Request) -> Response:
     """Tell the page what it needs first; without the write token it can only read."""
     view = _view(request)
-    return _answer({"writeToken": view.access.writing, "version": view.version, "project": view.project})
+    told = {"writeToken": view.access.writing, "version": view.version, "project": view.project}
+    return _answer(told | {"harnesses": list(NAMES)})
 
 
 async def _rpc(request: Request) -> Response:
@@ -173,7 +176,7 @@ async def _rpc(request: Request) -> Response:
 
         tasks.start_soon(cancel_with_page)
         try:
-            answer = _answer({"result": await view.client.call(call)})
+            answer = _answer({"result": await view.client.call_untyped(call)})
         except RpcError as error:
             answer = _failure(404 if isinstance(error, NotFound) else 422, error.message, error.code)
         except (DaemonUnavailable, BadReply, TimeoutError) as error:

@@ -57,6 +57,8 @@ async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
 
 @handles(DbVacuum)
 async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
+    await daemon.store.ensure_owner("vacuum")
+
     async def work(progress: Progress) -> dict[str, int]:
         before = await daemon.store.read(_bytes)
         await erase_free_space(daemon.store, progress)

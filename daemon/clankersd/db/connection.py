@@ -198,13 +198,34 @@ class Connection(aiosqlite.Connection):
         self._tx = self._tasks  # type: ignore[assignment]
         self._thread = Thread(target=aiosqlite.core._connection_worker_thread, args=(self._tx,))
 
-    async def run(self, work: Callable[[Db], T], urgent: bool = False) -> T:
-        """Run `work` in the thread that owns the connection; urgent work goes before waiting work."""
+    async def run(self, work: Callable[[Db], T]) -> T:
+        """Run `work` in the thread that owns the connection."""
         if self._connection is None or not self._running:
             raise apsw.ConnectionClosedError("the connection is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._tasks.put_nowait((future, partial(work, self.make_db())), urgent)
+        self._tasks.put_nowait((future, partial(work, self.make_db())))
         return await future
+
+    def post(self, work: Callable[[Db], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run urgent `work` in the connection's thread, then `done` with its result or its error in the event loop.
+
+        Unlike with `run`, no task is woken in between, and `done` is called even if the caller is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        if self._connection is None or not self._running:
+            loop.call_soon(done, apsw.ConnectionClosedError("the connection is closed"))
+            return
+        db = self.make_db()
+
+        def run() -> None:
+            result: T | BaseException
+            try:
+                result = work(db)
+            except BaseException as error:  # `done` handles it
+                result = error
+            loop.call_soon_threadsafe(done, result)
+
+        self._tasks.put_nowait((None, run), urgent=True)
 
     def make_db(self) -> Db:
         """Return the connection as features see it."""

@@ -31,6 +31,8 @@ from clankersd.forgetting.traces import (
     clear_copies,
     clear_files,
     clear_words,
+    count_lines,
+    count_words,
     list_copies,
     matches,
 )
@@ -83,7 +85,11 @@ class Selection:
 @handles(ForgetCount)
 async def count(daemon: "Daemon", request: ForgetCount) -> ForgetPlan:
     _require_criteria(request)
-    return await daemon.store.read(lambda db: _plan(db, _select(db, request), daemon.store.path))
+    await daemon.recall_log.store_pending()  # searches that would otherwise not be counted
+    plan = await daemon.store.read(lambda db: _plan(db, _select(db, request), daemon.store.path))
+    if request.matching is not None:
+        plan.traces += await anyio.to_thread.run_sync(count_lines, daemon.paths, request.matching)
+    return plan
 
 
 @handles(ForgetStart)
@@ -176,8 +182,9 @@ def _plan(db: Db, selection: Selection, database: Path) -> ForgetPlan:
     if "files" in counts:
         sql = f"SELECT path FROM files WHERE {selection.conditions['files']} ORDER BY path"
         unreachable += [path for (path,) in db.tuples(sql, selection.params)]
-    copies = [str(path) for path in list_copies(database)] if counts else []
-    return ForgetPlan(counts, unreachable, copies)
+    traces = count_words(db, selection.params) if "matching" in selection.params else 0
+    copies = [str(path) for path in list_copies(database)] if counts or traces else []
+    return ForgetPlan(counts, unreachable, copies, traces)
 
 
 async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) -> dict[str, Any]:

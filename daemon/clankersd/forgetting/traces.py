@@ -47,6 +47,8 @@ _NAMING_TABLES = {
 """Tables whose rows have the names of folders; rows that match are deleted if the words are forgotten everywhere."""
 
 _REPEATING_COLUMNS = {
+    "sessions": ("model", "chat_id"),
+    "messages": ("model",),
     "capture_counts": ("last_refusal", "last_event", "last_session_id"),
     "chunk_edges": ("description",),
     "index_queue": ("error",),
@@ -65,13 +67,17 @@ def matches(columns: tuple[str, ...]) -> str:
     return " OR ".join(rf"{column} LIKE :matching ESCAPE '\'" for column in columns)
 
 
+def count_words(db: Db, params: dict[str, Any]) -> int:
+    """Count the rows that only repeat the words."""
+    tables = (*_REPEATING_TABLES.items(), *_REPEATING_COLUMNS.items())
+    return sum(db.value(f"SELECT count(*) FROM {table} WHERE {matches(columns)}", params) for table, columns in tables)
+
+
 def clear_words(db: Db, params: dict[str, Any], everywhere: bool) -> None:
     """Clear the words from rows that repeat them; `everywhere` also from rows that belong to no session."""
-    tables = _REPEATING_TABLES | (_NAMING_TABLES if everywhere else {})
-    for table, columns in tables.items():
+    for table, columns in (*_REPEATING_TABLES.items(), *(_NAMING_TABLES.items() if everywhere else ())):
         db.execute(f"DELETE FROM {table} WHERE {matches(columns)}", params)
-    cleared = _REPEATING_COLUMNS | (_NAMING_COLUMNS if everywhere else {})
-    for table, columns in cleared.items():
+    for table, columns in (*_REPEATING_COLUMNS.items(), *(_NAMING_COLUMNS.items() if everywhere else ())):
         for column in columns:
             db.execute(f"UPDATE {table} SET {column} = NULL WHERE {matches((column,))}", params)
     if not everywhere:
@@ -97,22 +103,42 @@ def clear_copies(db: Db) -> None:
     )
 
 
+def count_lines(paths: Paths, words: str) -> int:
+    """Count the log lines, and the spooled events that were rejected, in which the words occur."""
+    pattern = re.compile(re.escape(words), re.IGNORECASE)
+    lines = sum(1 for path in _log_files(paths) for line in _text(path).splitlines() if pattern.search(line))
+    return lines + sum(1 for path in _rejected_files(paths) if pattern.search(_text(path)))
+
+
 def clear_files(paths: Paths, needles: list[str]) -> None:
     """Remove the log lines, and the spooled events that were rejected, in which one of the texts occurs."""
     if not needles:
         return
     pattern = re.compile("|".join(map(re.escape, needles)), re.IGNORECASE)
-    for path in paths.logs.glob("clankers*"):
-        text = path.read_text("utf-8", errors="replace")
-        kept = [line for line in text.splitlines(keepends=True) if not pattern.search(line)]
-        if len(kept) < len(text.splitlines()):
+    for path in _log_files(paths):
+        lines = _text(path).splitlines(keepends=True)
+        kept = [line for line in lines if not pattern.search(line)]
+        if len(kept) < len(lines):
             with path.open("r+", encoding="utf-8") as file:  # in place: the daemon has it open for appending
                 file.write("".join(kept))
                 file.truncate()
-    rejected = paths.spool / "rejected"
-    for path in rejected.glob("*") if not rejected.is_symlink() else ():
-        if path.is_file() and not path.is_symlink() and pattern.search(path.read_text("utf-8", errors="replace")):
+    for path in _rejected_files(paths):
+        if pattern.search(_text(path)):
             path.unlink(missing_ok=True)
+
+
+def _log_files(paths: Paths) -> list[Path]:
+    return list(paths.logs.glob("clankers*"))
+
+
+def _rejected_files(paths: Paths) -> list[Path]:
+    rejected = paths.spool / "rejected"
+    found = [] if rejected.is_symlink() else rejected.glob("*")
+    return [path for path in found if path.is_file() and not path.is_symlink()]
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8", errors="replace")
 
 
 def list_copies(database: Path) -> list[Path]:

@@ -64,14 +64,18 @@ def query_condition(query: str, params: dict[str, Any]) -> str:
 
 
 def state_condition(
-    include: list[State], as_of: int | None, valid_at: int | None, params: dict[str, Any]
-) -> str:  # fmt: skip
-    """Return the condition on the state: current and the included states, or known and true at given times."""
+    include: list[State],
+    as_of: int | None,
+    valid_at: int | None,
+    params: dict[str, Any],
+    only: list[State] | None = None,
+) -> str:
+    """Return the condition on the state: current and included states, some only, or known and true at given times."""
     if as_of is not None or valid_at is not None:
         return time_condition(as_of, valid_at, params)
-    if not include:
+    states = dict.fromkeys(only or ["current", *include])
+    if states.keys() == {"current"}:
         return CURRENT
-    states = dict.fromkeys(["current", *include])
     return f"{STATE} IN ({', '.join(repr(state) for state in states)})"
 
 

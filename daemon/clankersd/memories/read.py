@@ -104,9 +104,8 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         if request.cursor:
             now, key, after = decode_cursor(request.cursor, int, float, str)
         conditions, params = selection_conditions(db, request, now)
-        conditions.append(
-            state_condition(request.include, clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
-        )
+        times = clock.to_ms(request.as_of), clock.to_ms(request.valid_at)
+        conditions.append(state_condition(request.include, *times, params, request.states))
         if request.query is not None:
             conditions.append(query_condition(request.query, params))
         if key is not None:

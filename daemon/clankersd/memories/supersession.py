@@ -1,5 +1,7 @@
 """Supersession: a newer memory replaces an older one, whose validity ends; both are linked in one transaction."""
 
+import json
+
 from clankers_protocol.errors import Conflict
 from clankersd import clock
 from clankersd.db import Db
@@ -18,6 +20,13 @@ _CLOSE_REPLACED = """
           WHERE other.target_memory_id = memory_relationships.target_memory_id AND other.source_memory_id <> :id
             AND other.relationship_type = 'SUPERSEDES' AND other.valid_until IS NULL AND memories.is_deleted = 0
       )
+"""
+_TAKE_BACK = """
+    UPDATE memory_relationships SET valid_until = max(valid_from, :at)
+    WHERE target_memory_id = :id AND relationship_type = 'SUPERSEDES' AND valid_until IS NULL
+"""
+_VALIDITY_BEFORE = """
+    SELECT before_json FROM memory_log WHERE memory_id = :id AND action = 'superseded' ORDER BY at DESC, id DESC LIMIT 1
 """
 _VERSIONS = """
     WITH RECURSIVE chain (id) AS (
@@ -59,6 +68,17 @@ def supersede(
 def close_replaced_supersessions(db: Db, memory_id: str, at: int) -> None:
     """Close the supersessions of a restored memory whose target got another successor while it was deleted."""
     db.execute(_CLOSE_REPLACED, {"id": memory_id, "at": at})
+
+
+def take_back_supersession(db: Db, old: MemoryRow, *, by: str, at: int) -> None:
+    """Make a superseded memory valid again, until the time that was known before; its successor stays valid, too."""
+    before = db.value(_VALIDITY_BEFORE, {"id": old.id})
+    db.execute(_TAKE_BACK, {"id": old.id, "at": at})
+    valid_until = json.loads(before)["valid_until"] if before else None
+    update_columns(db, old.id, {"valid_until": valid_until, "updated_at": at})
+    log_change(
+        db, old.id, "restored", by, f"no longer superseded by {old.superseded_by}", {"valid_until": old.valid_until}, at
+    )
 
 
 def version_ids(db: Db, memory_id: str) -> list[str]:

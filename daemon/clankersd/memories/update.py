@@ -49,7 +49,7 @@ from clankersd.memories.store import (
     to_memory,
     update_columns,
 )
-from clankersd.memories.supersession import close_replaced_supersessions
+from clankersd.memories.supersession import close_replaced_supersessions, take_back_supersession
 from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -175,11 +175,16 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
     def restore(db: Db) -> Memory:
         now = clock.now()
         row = find_memory(db, request.id, allowed_scopes(db, request), now)
-        if row.is_deleted:
+        if row.is_deleted or row.state == "superseded":
             # The same text may have been added again since.
             sql = f"SELECT id FROM memories WHERE content_hash = :hash AND scope = :scope AND {CURRENT}"
             if duplicate := db.value(sql, {"hash": row.content_hash, "scope": row.scope, "now": now}):
-                raise Conflict(f"memory {duplicate} has the same text: {row.id} stays deleted", {"id": duplicate})
+                raise Conflict(f"memory {duplicate} has the same text: {row.id} stays {row.state}", {"id": duplicate})
+        if row.state == "superseded":
+            take_back_supersession(db, row, by=_author(request), at=now)
+            db.after_commit(Notification("memory", "restored", row.id))
+            return to_memory(get_memory(db, row.id, now), now)
+        if row.is_deleted:
             update_columns(db, row.id, {"is_deleted": 0, "deleted_at": None})
             close_replaced_supersessions(db, row.id, now)
             add_to_backlog(db, "memory", row.id)

@@ -16,6 +16,7 @@ from clankers_protocol.recall import (
     RecallTotals,
 )
 from clankersd.db import Db
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.wire.rpc import handles
 
@@ -29,6 +30,9 @@ EVIDENCE_CHARACTERS = 20_000
 MAX_EVIDENCE_ROWS = 60
 PROMPT_LAG_MS = 5_000
 """A prompt and its injection are recorded within this time of each other, in either order."""
+
+MAX_DELETION_LAG_MS = 3_600_000
+"""An item that is deleted later than this after the session's last activity was not contradicted in it."""
 
 SHORT_ID_CHARACTERS = 8
 MIN_SHARED_WORDS = 2
@@ -65,20 +69,22 @@ _ITEMS: dict[Literal["memory", "session", "passage"], str] = {
     "WHERE id = :id",
     "passage": "SELECT substr(text_content, 1, :length) FROM messages WHERE id = :id",
 }
-_CHUNK = """
-    SELECT substr(text, 1, :length) FROM chunks
+_CHUNK = f"""
+    SELECT substr({CHUNK_TEXT}, 1, :length) FROM chunks
     WHERE chunk_id >= :id AND chunk_id < :id || char(1114111) AND length(:id) >= 16 LIMIT 1
 """
 _TIMES_TOLD = """
     SELECT count(*) FROM injections, json_each(injections.ids_json) AS ids
     WHERE injections.id <= :injection AND ids.value = :id
 """
-_WAS_CONTRADICTED = """
-    SELECT 1 FROM memories WHERE id = :id AND deleted_at BETWEEN :at AND :until
+_WAS_CONTRADICTED = f"""
+    SELECT 1 FROM memories JOIN sessions ON sessions.id = :session
+    WHERE memories.id = :id AND deleted_at BETWEEN :at AND min(:until, sessions.updated_at + {MAX_DELETION_LAG_MS})
     UNION ALL
     SELECT 1 FROM memory_relationships JOIN memories AS newer ON newer.id = source_memory_id
     WHERE target_memory_id = :id AND relationship_type IN ('SUPERSEDES', 'CONTRADICTS')
       AND newer.source_session_id = :session AND memory_relationships.created_at >= :at
+      AND memory_relationships.valid_until IS NULL
 """
 _WORD = re.compile(r"[^\W_][\w./-]{3,}[\w]")
 

@@ -22,6 +22,7 @@ from clankersd.redaction.checks import (
     looks_shuffled,
     reads_as_words,
 )
+from clankersd.redaction.lazy_pattern import LazyPattern
 from clankersd.redaction.rules import NAMES
 from clankersd.redaction.secret import Secret
 from clankersd.redaction.tokens import WRAP, unwrap
@@ -35,7 +36,7 @@ _BINDING = (
 _NAME_PATTERNS = [
     (
         name,
-        re.compile(
+        LazyPattern(
             re.escape(name.word.encode())
             + name.ending.encode()
             + b"("
@@ -76,7 +77,7 @@ def find_named_values(data: bytes, lowered: bytes) -> Iterator[Secret]:
         if name.word.encode() not in lowered:
             continue
         done = 0
-        for match in pattern.finditer(lowered):
+        for match in pattern.get().finditer(lowered):
             if match.start() < done:  # part of a value that was examined
                 continue
             named = _name_of(data, match, name.word, name.kind, needs)

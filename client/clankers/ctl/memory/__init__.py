@@ -11,7 +11,7 @@ COMMANDS = {
     "show": ("clankers.ctl.memory.browse:show", "Show all fields of a memory in any state."),
     "edit": ("clankers.ctl.memory.edit:edit", "Edit a memory in $VISUAL or $EDITOR."),
     "forget": ("clankers.ctl.memory.change:forget", "Forget memories by id, or all that match the filters."),
-    "restore": ("clankers.ctl.memory.change:restore", "Restore forgotten or archived memories."),
+    "restore": ("clankers.ctl.memory.change:restore", "Restore forgotten, archived or superseded memories."),
     "pin": ("clankers.ctl.memory.change:pin", "Pin memories, so that they never fade."),
     "unpin": ("clankers.ctl.memory.change:unpin", "Unpin memories, so that they fade again."),
     "reinforce": (
@@ -27,6 +27,7 @@ COMMANDS = {
         "Promote a memory to a wider tier and, with --scope, to another scope.",
     ),
     "history": ("clankers.ctl.memory.browse:history", "Show the versions of a memory and the log of its changes."),
+    "compare": ("clankers.ctl.memory.compare:compare", "Compare what was known at two times."),
     "related": ("clankers.ctl.memory.browse:related", "List memories related to a memory."),
     "graph": ("clankers.ctl.memory.graph:graph", "Show the graph around a memory or an entity."),
     "context": (

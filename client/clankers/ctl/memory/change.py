@@ -224,7 +224,9 @@ def _print_forgotten(ctl: Ctl, ids: list[str], purge: bool, dry_run: bool) -> No
 @ids_argument
 @common_options
 def restore(ctl: Ctl, ids: tuple[str, ...]) -> None:
-    """Restore forgotten or archived memories.
+    """Restore forgotten, archived or superseded memories.
+
+    A superseded memory is valid again beside the one that had replaced it.
 
     \b
     Examples:

@@ -68,6 +68,7 @@ async function show({ kept = false } = {}) {
     signal,
     recent,
     project: started.project,
+    harnesses: started.harnesses,
     go,
     // What was typed just before a link was followed has no effect any more.
     set: (patch, options = {}) =>

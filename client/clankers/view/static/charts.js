@@ -4,26 +4,40 @@ import { h } from "./dom.js";
 import { compact, day, dollars, isoDay, number, plural, shortDay } from "./format.js";
 
 const MAX_BARS = 300;
+const OUTPUT_WEIGHT = 4; // a written token costs about as much as four that are read
 
 const largest = (turns) =>
   turns.reduce((best, turn) => ((turn.contextTokens ?? 0) > (best.contextTokens ?? 0) ? turn : best));
+
+/** Return what a turn costs, as a share of the session's cost, and the turn that costs most. */
+export function turnCosts(turns, cost) {
+  const spent = (turn) => (turn.promptTokens ?? 0) + OUTPUT_WEIGHT * (turn.completionTokens ?? 0);
+  const all = turns.reduce((sum, turn) => sum + spent(turn), 0);
+  const most = turns.reduce((best, turn) => (spent(turn) > spent(best) ? turn : best), turns[0]);
+  return {
+    expensive: turns.length > 1 && all ? most : null,
+    of: (turn) => (cost && spent(turn) ? (cost * spent(turn)) / all : null),
+  };
+}
 
 /** Return one bar for each turn (of very many, for the largest of several), as high as its context is large; the most expensive turn is marked. */
 export function turnStrip(turns, cost, choose) {
   const sized = turns.filter((turn) => turn.contextTokens);
   if (sized.length < 2) return null;
   const most = Math.max(...sized.map((turn) => turn.contextTokens));
-  const spent = (turn) => (turn.promptTokens ?? 0) + 4 * (turn.completionTokens ?? 0);
-  const all = turns.reduce((sum, turn) => sum + spent(turn), 0);
-  const expensive = turns.reduce((best, turn) => (spent(turn) > spent(best) ? turn : best), turns[0]);
+  const costs = turnCosts(turns, cost);
+  const { expensive } = costs;
   const bundle = Math.ceil(turns.length / MAX_BARS);
   const shown = turns
     .filter((turn, index) => index % bundle === 0)
-    .map((turn, index) => largest(turns.slice(index * bundle, (index + 1) * bundle)));
+    .map((turn, index) => {
+      const several = turns.slice(index * bundle, (index + 1) * bundle);
+      return several.includes(expensive) ? expensive : largest(several);
+    });
   const width = 1000 / shown.length;
   const bars = shown.map((turn, index) => {
     const height = Math.max(1, (60 * (turn.contextTokens ?? 0)) / most);
-    const share = cost && all ? ` · about ${dollars((cost * spent(turn)) / all)}` : "";
+    const share = costs.of(turn) ? ` · about ${dollars(costs.of(turn))}` : "";
     const label = `${turn.text ?? ""}\n${number(turn.contextTokens)} tokens of context${share} · ${plural(turn.tools, "tool call")}`;
     const kind =
       turn === expensive ? "expensive" : turn.compactions ? "compacted" : turn.failedTools || turn.errors ? "bad" : "";
@@ -40,7 +54,12 @@ export function turnStrip(turns, cost, choose) {
       h("title", {}, label),
     );
   });
-  const share = cost && all ? `, about ${dollars((cost * spent(expensive)) / all)} of ${dollars(cost)}` : "";
+  const share = costs.of(expensive) ? `, about ${dollars(costs.of(expensive))} of ${dollars(cost)}` : "";
+  const legend = [
+    ["expensive", "most expensive", (turn) => turn === expensive],
+    ["compacted", "compacted", (turn) => turn.compactions],
+    ["bad", "with a failure", (turn) => turn.failedTools || turn.errors],
+  ].filter(([, , applies]) => turns.some(applies));
   return h(
     "figure",
     { class: "strip card" },
@@ -68,6 +87,11 @@ export function turnStrip(turns, cost, choose) {
         "aria-label": `Context per turn: ${plural(turns.length, "turn")}, at most ${number(most)} tokens`,
       },
       bars,
+    ),
+    h(
+      "p",
+      { class: "legend" },
+      legend.map(([kind, label]) => h("span", {}, h("span", { class: `dot ${kind}` }), label)),
     ),
   );
 }

@@ -1,7 +1,7 @@
 // Parts that several pages use: errors, empty states, facets, dialogs, notices, buttons.
 
 import { h, replace } from "./dom.js";
-import { moment, number, when } from "./format.js";
+import { minute, moment, number, when } from "./format.js";
 
 export const time = (at) =>
   h("time", { datetime: at ? new Date(at).toISOString() : null, title: moment(at) }, when(at));
@@ -148,26 +148,36 @@ export const toggle = (label, checked, choose) =>
     label,
   );
 
-/** Return a slider through the time since `oldest`; null if there is no past to look at. */
-export function timeSlider(oldest, asOf, set, ...rest) {
-  if (!oldest || Date.now() - oldest < 60_000) return null;
-  const label = h("output", {}, asOf ? `as it was on ${new Date(asOf).toLocaleString()}` : "now");
+/** Return the parts of a slider through the time since `oldest`: what it is for, the slider, and its time. */
+export function timeRange(title, oldest, at, label, choose, text = (time) => `what was known on ${minute(time)}`) {
+  const output = h("output", {}, at ? text(at) : "now");
   const slider = h("input", {
     type: "range",
     min: oldest,
     max: Date.now(),
     step: 1000,
-    value: asOf ?? Date.now(),
-    "aria-label": "Show what was known at this time",
-    oninput: (event) => (label.value = `as it was on ${new Date(Number(event.target.value)).toLocaleString()}`),
-    onchange: (event) => set({ asof: event.target.value }),
+    value: at ?? Date.now(),
+    "aria-label": label,
+    oninput: (event) => (output.value = text(Number(event.target.value))),
+    onchange: (event) => choose(event.target.value),
   });
+  return [h("span", { class: "muted" }, title), slider, output];
+}
+
+/** Return a slider that shows a page as it was at an earlier time; null if there is no past to look at. */
+export function timeSlider(oldest, asOf, set, ...rest) {
+  if (!oldest || Date.now() - oldest < 60_000) return null;
   return h(
     "div",
     { class: "asof" },
-    h("span", { class: "muted" }, "What was known"),
-    slider,
-    label,
+    ...timeRange(
+      "What was known",
+      oldest,
+      asOf,
+      "Show what was known at this time",
+      (time) => set({ asof: time }),
+      (time) => `as it was on ${minute(time)}`,
+    ),
     asOf ? h("button", { type: "button", class: "quiet", onclick: () => set({ asof: "" }) }, "Back to now") : null,
     ...rest,
   );
@@ -197,18 +207,21 @@ export function pages(first, next, row, props = { class: "rows" }) {
 }
 
 /** Ask before a change; resolves to true if it was confirmed. */
-export function confirm(title, text, action) {
+export const confirm = (title, text, action) => dialogOf(title, [h("p", {}, text)], action, "danger");
+
+/** Show a dialog with this content; resolves to true if its action was chosen. */
+export function dialogOf(title, content, action, kind = "primary") {
   return new Promise((resolve) => {
     const dialog = h(
       "dialog",
       { "aria-labelledby": "dialog-title", onclose: () => (dialog.remove(), resolve(dialog.returnValue === "yes")) },
       h("h2", { id: "dialog-title" }, title),
-      h("p", {}, text),
+      content,
       h(
         "div",
         { class: "actions" },
         h("button", { type: "button", onclick: () => dialog.close("no"), autofocus: true }, "Cancel"),
-        h("button", { type: "button", class: "danger", onclick: () => dialog.close("yes") }, action),
+        h("button", { type: "button", class: kind, onclick: () => dialog.close("yes") }, action),
       ),
     );
     document.body.append(dialog);

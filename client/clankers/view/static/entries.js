@@ -4,7 +4,7 @@ import { rpc } from "./api.js";
 import { badge, errorBox, link, loading, unknownCard } from "./components.js";
 import { lineDiff } from "./diff.js";
 import { h, replace } from "./dom.js";
-import { baseName, clock, compact, duration, firstLine, moment, number, shortId } from "./format.js";
+import { baseName, clock, compact, duration, firstLine, moment, number, shortId, visible } from "./format.js";
 import { markdown } from "./markdown.js";
 
 const MAX_PLAIN_LINES = 400;
@@ -100,9 +100,10 @@ function subject(record, input) {
   return name ? firstLine(input[name]) : firstLine(record.toolInput ?? "");
 }
 
+/** Return the input of a call as data. Its strings are cleaned as the server cleans texts: JSON may have hidden escapes. */
 export function parseInput(record) {
   try {
-    return JSON.parse(record.toolInput ?? "null");
+    return JSON.parse(record.toolInput ?? "null", (_, value) => (typeof value === "string" ? visible(value) : value));
   } catch {
     return null;
   }

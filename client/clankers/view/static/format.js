@@ -8,6 +8,7 @@ const dayTime = new Intl.DateTimeFormat(undefined, {
   minute: "2-digit",
 });
 const fullTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const minuteTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const clockTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dayOnly = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
 const whole = new Intl.NumberFormat();
@@ -21,6 +22,7 @@ export const compact = (value) => (value === null || value === undefined ? "–"
 export const percent = (value) => `${Math.round(value * 100)} %`;
 export const day = (at) => dayOnly.format(at);
 export const shortDay = (at) => new Date(at).toLocaleDateString();
+export const minute = (at) => minuteTime.format(at);
 export const clock = (at) => clockTime.format(at);
 export const moment = (at) => (at ? `${fullTime.format(at)} (${zone})` : "unknown");
 
@@ -65,3 +67,11 @@ export const firstLine = (text, limit = 140) => {
 /** Return a local date as the daemon names days: 2026-11-17. */
 export const isoDay = (date) =>
   `${date.getFullYear()}-${String(date.getMonth() + 1).padStart(2, "0")}-${String(date.getDate()).padStart(2, "0")}`;
+
+const SEQUENCES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -~])/g;
+const UNSAFE = /[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/gu;
+const INVISIBLE = /[\xad\u061c\u200b\u200e\u200f\u2060-\u2065\u206a-\u206f\ufeff]/g;
+
+/** Return a text without terminal escapes, and without characters that reorder text or hide in it. */
+export const visible = (text) =>
+  text.replaceAll("\r\n", "\n").replace(SEQUENCES, "").replace(UNSAFE, "\ufffd").replace(INVISIBLE, "");

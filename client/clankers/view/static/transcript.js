@@ -12,6 +12,11 @@ const LOAD_MARGIN = "2000px 0px";
 const DROP_PIXELS = 5_000;
 const PASSING_MS = 80; // a window that leaves the screen sooner, as while the scroll bar is dragged, is not loaded
 
+function highlight(element) {
+  document.querySelector(".entry.target")?.classList.remove("target");
+  element.classList.add("target");
+}
+
 export class Transcript {
   constructor(sessionId, total, injections, view, signal) {
     this.sessionId = sessionId;
@@ -162,8 +167,7 @@ export class Transcript {
     await this.goToPosition(position);
     const element = document.getElementById(`entry-${id}`);
     if (!element) return;
-    document.querySelector(".entry.target")?.classList.remove("target");
-    element.classList.add("target");
+    highlight(element);
     if (element.matches("details")) {
       element.open = true;
       await element.build?.();
@@ -173,6 +177,23 @@ export class Transcript {
     show();
     // Windows above may change their height while they load: keep the entry where it is.
     requestAnimationFrame(show);
+  }
+
+  /** Show the first failed call or error between two positions that is later than a time; returns it, or null. */
+  async goToFailure(first, last, after) {
+    for (let index = Math.floor(first / WINDOW_ENTRIES); index * WINDOW_ENTRIES < last; index += 1) {
+      const one = this.windows[index];
+      this.wanted = one;
+      await this.load(one);
+      this.wanted = null;
+      const failures = [...one.element.querySelectorAll(".entry.failed, .entry.failure")];
+      const found = failures.find((element) => Number(element.dataset.at) > after);
+      if (!found) continue;
+      highlight(found);
+      found.scrollIntoView({ block: "center" });
+      return found;
+    }
+    return null;
   }
 
   async goToPosition(position) {

@@ -75,7 +75,7 @@ function row(file) {
       h(
         "span",
         { class: "badges" },
-        file.edits ? badge(`${number(file.edits)} changed it`, "good") : badge("only read"),
+        file.edits ? badge(plural(file.edits, "change"), "good") : badge("only read"),
         file.failures ? badge(`${number(file.failures)} failed`, "bad") : null,
       ),
     ),

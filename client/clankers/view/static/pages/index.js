@@ -1,7 +1,7 @@
 // Health: the index, watched files, jobs, and the checks of the doctor.
 
 import { change, finished, rpc } from "../api.js";
-import { attempt, badge, errorBox, heading, loading, notice, sameAs, time } from "../components.js";
+import { attempt, badge, confirm, errorBox, heading, loading, notice, sameAs, time } from "../components.js";
 import { h, replace } from "../dom.js";
 import { bytes, moment, number } from "../format.js";
 
@@ -21,7 +21,8 @@ export async function render({ refresh, signal }) {
     h(
       "div",
       { class: "toolbar" },
-      h("button", { type: "button", onclick: () => check(results) }, "Run all checks"),
+      h("button", { type: "button", onclick: () => diagnose("doctor.check", "Checking", results) }, "Run all checks"),
+      h("button", { type: "button", onclick: () => backUp(again) }, "Back up now"),
       h("button", { type: "button", onclick: sync }, "Synchronise watched files"),
     ),
     results,
@@ -30,10 +31,11 @@ export async function render({ refresh, signal }) {
   ];
 }
 
-async function check(results) {
-  replace(results, loading("Checking"));
+/** Run the checks, or the repairs, and list the findings. */
+async function diagnose(method, label, results) {
+  replace(results, loading(label));
   try {
-    const { jobId } = await change("doctor.check", {});
+    const { jobId } = await change(method, {});
     const diagnosis = await finished(jobId);
     const kinds = { ok: "good", problem: "bad" };
     const row = (one) =>
@@ -44,13 +46,36 @@ async function check(results) {
         ` ${one.finding}`,
         one.advice && h("span", { class: "muted" }, ` ${one.advice}`),
       );
-    replace(results, h("ul", { class: "attention" }, diagnosis.checks.map(row)));
+    replace(
+      results,
+      diagnosis.repaired.map((one) => h("p", { class: "hint" }, `Repaired: ${one}`)),
+      h("ul", { class: "attention" }, diagnosis.checks.map(row)),
+      diagnosis.checks.some((one) => one.state !== "ok") &&
+        h("button", { type: "button", onclick: () => repair(results) }, "Repair what can be rebuilt"),
+    );
   } catch (error) {
     replace(
       results,
-      errorBox(error, () => check(results)),
+      errorBox(error, () => diagnose(method, label, results)),
     );
   }
+}
+
+async function repair(results) {
+  const text = "Indexes and other derived data that are wrong are built again. Captured data is never changed.";
+  if (await confirm("Repair?", text, "Repair")) await diagnose("doctor.repair", "Repairing", results);
+}
+
+async function backUp(again) {
+  const text = "A verified copy of the database is stored beside the daily backups.";
+  if (!(await confirm("Make a backup now?", text, "Back up"))) return;
+  notice("The backup is being made.");
+  const make = async () => {
+    const made = await finished((await change("backup.create", {})).jobId);
+    notice(`Backed up: ${made.file}, ${bytes(made.bytes)}, verified.`);
+  };
+  await attempt(make);
+  again();
 }
 
 const rows = (pairs) =>
@@ -103,8 +128,10 @@ function filesCard(files) {
   );
 }
 
+const capitalized = (text) => text[0].toUpperCase() + text.slice(1);
+
 function storeCard(status) {
-  const counts = Object.entries(status.counts).map(([name, count]) => [name.replaceAll("_", " "), number(count)]);
+  const counts = Object.entries(status.counts).map(([name, count]) => [capitalized(name.replaceAll("_", " ")), number(count)]);
   return h(
     "section",
     { class: "card" },

@@ -1,48 +1,43 @@
 // Memories: list, facets, what was believed at another time, and changes in bulk with undo.
 
-import { change, rpc } from "../api.js";
+import { rpc } from "../api.js";
+import { bulkBar } from "../bulk.js";
 import {
-  attempt,
   badge,
-  confirm,
   empty,
   facet,
   facts,
   heading,
   link,
-  notice,
   pages,
   sameAs,
   select,
   side,
   time,
   timeSlider,
+  toggle,
 } from "../components.js";
-import { wordDiff } from "../diff.js";
+import { comparison } from "../comparison.js";
 import { debounce, h } from "../dom.js";
-import { baseName, DAY, day, number, percent, plural } from "../format.js";
+import { baseName, DAY, minute, number, percent, plural } from "../format.js";
 
 const PAGE_ROWS = 50;
-const MAX_COMPARED = 500;
 const ALL = { scopes: ["*"] };
 const STATES = ["current", "superseded", "archived", "deleted", "expired", "upcoming"];
 
 export async function render(context) {
   const { params, set, signal } = context;
   const asOf = params.asof ? Number(params.asof) : null;
-  const asked = {
-    ...ALL,
-    asOf,
-    limit: PAGE_ROWS,
+  const narrowed = {
     query: params.query,
     sector: params.sector,
     tier: params.tier,
     category: params.category,
     pinned: params.pinned ? true : null,
-    sort: params.sort,
-    include: asOf ? null : [params.state ?? "current"],
     scopes: params.scope ? [params.scope] : ["*"],
   };
+  const states = asOf ? null : [params.state ?? "current"];
+  const asked = { ...narrowed, asOf, states, sort: params.sort, limit: PAGE_ROWS };
   const [stats, first, projects] = await Promise.all([
     rpc("memory.stats", ALL, signal),
     rpc("memory.list", asked, signal),
@@ -54,7 +49,7 @@ export async function render(context) {
     return { rows: page.memories, cursor: page.cursor };
   };
   const chosen = new Map();
-  const bulk = bulkBar(context, chosen);
+  const bulk = bulkBar(chosen, context.refresh);
   const row = (memory) => h("li", {}, memoryCard(memory, asOf, chosen, bulk.update));
   const typed = debounce((value) => set({ query: value }, { replaced: true }));
   return [
@@ -63,7 +58,9 @@ export async function render(context) {
       h(
         "span",
         { class: "muted" },
-        `${plural(stats.current, "current memory", "current memories")} of ${number(stats.total)}`,
+        asOf
+          ? `as known on ${minute(asOf)}`
+          : `${plural(stats.current, "current memory", "current memories")} of ${number(stats.total)}`,
       ),
     ),
     h(
@@ -88,9 +85,10 @@ export async function render(context) {
         ],
         (value) => set({ sort: value }),
       ),
+      !asOf && first.memories.length > 1 ? toggle("Choose all shown", false, chooseAll) : null,
     ),
-    timeTravel(stats, asOf, params, set),
-    params.compare ? await comparison(Number(params.compare), asOf ?? Date.now(), signal) : null,
+    timeSlider(stats.oldest, asOf, set, params.compare ? null : startComparison(stats, asOf, set)),
+    params.compare ? await comparison(stats.oldest, Number(params.compare), asOf, narrowed, set, signal) : null,
     bulk.element,
     h(
       "div",
@@ -107,6 +105,21 @@ export async function render(context) {
     sameAs("clankers-ctl memory list"),
   ];
 }
+
+/** Choose all memories that are listed, or none of them. */
+function chooseAll(checked) {
+  for (const box of document.querySelectorAll(".memory > input[type=checkbox]"))
+    if (box.checked !== checked) box.click();
+}
+
+const startComparison = (stats, asOf, set) => {
+  const weekBefore = String(Math.max(stats.oldest, (asOf ?? Date.now()) - 7 * DAY));
+  return h(
+    "button",
+    { type: "button", class: "quiet", onclick: () => set({ compare: weekBefore }) },
+    "Compare with another time",
+  );
+};
 
 const nothing = () =>
   empty(
@@ -140,55 +153,6 @@ function aside(stats, params, set, names) {
       facet("Pinned", [["yes", stats.pinned]], params.pinned, choose("pinned")),
       h("p", { class: "muted small" }, "Counts are of all current memories, without the other filters."),
     ),
-  );
-}
-
-/** Let the owner look at another time: what was known then, and what changed since. */
-function timeTravel(stats, asOf, params, set) {
-  const aWeekAgo = () => String(Math.max(stats.oldest, Date.now() - 7 * DAY));
-  return timeSlider(
-    stats.oldest,
-    asOf,
-    set,
-    h(
-      "button",
-      { type: "button", class: "quiet", onclick: () => set({ compare: params.compare ? "" : aWeekAgo() }) },
-      params.compare ? "End the comparison" : "Compare with a week ago",
-    ),
-  );
-}
-
-/** Show what changed between two times. */
-async function comparison(from, to, signal) {
-  const at = async (asOf) =>
-    new Map(
-      (await rpc("memory.list", { ...ALL, asOf, limit: MAX_COMPARED }, signal)).memories.map((memory) => [
-        memory.id,
-        memory,
-      ]),
-    );
-  const [before, after] = await Promise.all([at(from), at(to)]);
-  const added = [...after.values()].filter((memory) => !before.has(memory.id));
-  const gone = [...before.values()].filter((memory) => !after.has(memory.id));
-  const changed = [...after.values()].filter(
-    (memory) => before.has(memory.id) && before.get(memory.id).content !== memory.content,
-  );
-  const list = (title, rows) => rows.length > 0 && [h("h3", {}, title), h("ul", { class: "outline-list" }, rows)];
-  const row = (memory) => h("li", {}, link("memory", { id: memory.id }, {}, memory.content));
-  return h(
-    "section",
-    { class: "card stack" },
-    h(
-      "h2",
-      {},
-      `From ${day(from)} to ${day(to)}: ${number(added.length)} added, ${number(changed.length)} changed, ${number(gone.length)} no longer held`,
-    ),
-    list("Added", added.slice(0, 30).map(row)),
-    list(
-      "Changed",
-      changed.map((memory) => h("li", {}, wordDiff(before.get(memory.id).content, memory.content))),
-    ),
-    list("No longer held", gone.map(row)),
   );
 }
 
@@ -226,47 +190,4 @@ function memoryCard(memory, asOf, chosen = null, update = null) {
       time(memory.createdAt),
     ),
   );
-}
-
-/** Return the bar for changes of the chosen memories. */
-function bulkBar(context, chosen) {
-  const element = h("div", { class: "bulk", role: "region", "aria-label": "Change the chosen memories", hidden: true });
-  const again = context.refresh;
-  const each = async (method, memories, extra = {}) => {
-    for (const memory of memories) await change(method, { id: memory.id, ...ALL, ...extra });
-    again();
-  };
-  const forget = async () => {
-    const memories = [...chosen.values()];
-    const text = plural(memories.length, "memory", "memories");
-    if (!(await confirm(`Forget ${text}?`, "Agents are not told them any more. You can restore them.", "Forget")))
-      return;
-    if (await attempt(() => each("memory.delete", memories)))
-      notice(`${text} forgotten.`, () => each("memory.restore", memories));
-  };
-  const pin = async () => {
-    const memories = [...chosen.values()];
-    if (await attempt(() => each("memory.pin", memories, { pinned: true })))
-      notice("Pinned.", () => each("memory.pin", memories, { pinned: false }));
-  };
-  const restore = () => attempt(() => each("memory.restore", [...chosen.values()]));
-  const merge = async () => {
-    const [newer, older] = [...chosen.values()].sort((a, b) => b.createdAt - a.createdAt);
-    if (!(await confirm("Merge two memories?", `“${newer.content}” replaces “${older.content}”.`, "Merge"))) return;
-    if (await attempt(() => change("relation.add", { source: newer.id, target: older.id, type: "SUPERSEDES", ...ALL })))
-      notice("Merged: the older one is superseded.");
-    again();
-  };
-  const button = (label, action, kind = "") => h("button", { type: "button", class: kind, onclick: action }, label);
-  function update() {
-    element.hidden = !chosen.size;
-    const states = new Set([...chosen.values()].map((memory) => memory.state));
-    element.replaceChildren(
-      h("span", {}, `${number(chosen.size)} chosen`),
-      button("Pin", pin),
-      ...(chosen.size === 2 ? [button("Merge", merge)] : []),
-      states.has("deleted") || states.has("archived") ? button("Restore", restore) : button("Forget", forget, "danger"),
-    );
-  }
-  return { element, update };
 }

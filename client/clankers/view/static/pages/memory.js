@@ -98,17 +98,22 @@ function content(context, memory) {
       { id: memory.id, pinned: memory.pinned, ...ALL },
     ]);
   function show() {
-    const gone = memory.state === "deleted" || memory.state === "archived";
+    const gone = ["deleted", "archived", "superseded"].includes(memory.state);
+    const restored = { deleted: ["memory.delete", { id: memory.id, ...ALL }] }[memory.state];
     replace(
       card,
       h("p", { class: "big" }, memory.content),
       memory.summary && h("p", { class: "muted" }, memory.summary),
+      memory.supersededBy &&
+        h("p", { class: "hint" }, "It was replaced by ", link("memory", { id: memory.supersededBy }, {}, "a newer memory"), "."),
       h(
         "div",
         { class: "toolbar" },
         button("Edit", edit),
         button(memory.pinned ? "Unpin" : "Pin", pin),
-        gone ? button("Restore", () => apply("memory.restore", {}, "Restored.")) : button("Forget", forget, "danger"),
+        gone && button("Restore", () => apply("memory.restore", {}, "Restored.", restored)),
+        memory.state !== "deleted" && button("Forget", forget, "danger"),
+        link("graph", { id: memory.id }, {}, "Show in the graph"),
         h("span", { class: "end" }, copyButton(memory.id, "Copy id")),
       ),
     );
@@ -206,27 +211,26 @@ function told(memory, ledger) {
 }
 
 function changes(history, memory) {
-  const versions = history.versions;
-  const chain = versions
-    .slice(1)
-    .map((version, index) =>
-      h(
-        "li",
-        {},
-        h(
-          "p",
-          { class: "muted small" },
-          `${baseName(version.id).slice(0, 8)} replaced ${versions[index].id.slice(0, 8)}`,
-        ),
-        wordDiff(versions[index].content, version.content),
-      ),
+  const { versions } = history;
+  const name = ({ id }) => (id === memory.id ? "this one" : link("memory", { id }, {}, shortId(id)));
+  const byId = new Map(versions.map((version) => [version.id, version]));
+  const replaced = (older, newer) =>
+    h(
+      "li",
+      {},
+      facts(badge("replaced"), time(newer.validFrom), h("span", {}, name(older), " → ", name(newer))),
+      wordDiff(older.content, newer.content),
     );
+  const chain = versions
+    .filter((version) => byId.has(version.supersededBy))
+    .map((version) => replaced(version, byId.get(version.supersededBy)));
   let after = memory.content;
   const entries = [...history.log].reverse().map((entry) => {
     const before = entry.memoryId === memory.id ? entry.before?.content : null;
     const diff = before ? wordDiff(before, after) : null;
     if (before) after = before;
-    return h("li", {}, facts(badge(entry.action), time(entry.at), `by ${entry.by}`, entry.reason), diff);
+    const which = entry.memoryId !== memory.id && name({ id: entry.memoryId });
+    return h("li", {}, facts(badge(entry.action), which, time(entry.at), `by ${entry.by}`, entry.reason), diff);
   });
   return h(
     "section",

@@ -408,7 +408,11 @@ function considered(list) {
 }
 
 function item(one) {
-  const pages = { memory: ["memory", { id: one.id }], session: ["session", { id: one.id }] };
+  const pages = {
+    memory: ["memory", { id: one.id }],
+    session: ["session", { id: one.id }],
+    passage: ["session", { at: one.id }],
+  };
   const target = pages[one.kind];
   const words = one.text ? firstLine(one.text, 260) : "It does not exist any more.";
   return h(

@@ -20,6 +20,7 @@ import { h, marked } from "../dom.js";
 import { baseName, moment, number, plural, shortId } from "../format.js";
 
 const MAX_HITS = 100;
+const HITS_PER_GROUP = 5;
 const CALLS_PER_PAGE = 50;
 const CALLS = "calls";
 const SOURCES = {
@@ -218,8 +219,20 @@ function results(hits, query) {
   return h(
     "ol",
     { class: "groups" },
-    [...groups.values()].map((group) => h("li", { class: "card group" }, groupHead(group[0]), group.map(hitRow))),
+    [...groups.values()].map((group) => h("li", { class: "card group" }, groupHead(group[0]), firstHits(group))),
   );
+}
+
+/** Return the best hits of a group, and a button for the others: one long session must not hide the rest. */
+function firstHits(group) {
+  const rest = group.slice(HITS_PER_GROUP);
+  if (rest.length < 2) return group.map(hitRow);
+  const button = h(
+    "button",
+    { type: "button", class: "quiet rest", onclick: () => button.replaceWith(...rest.map(hitRow)) },
+    `Show ${number(rest.length)} more hits here`,
+  );
+  return [...group.slice(0, HITS_PER_GROUP).map(hitRow), button];
 }
 
 function groupHead({ source, ref }) {

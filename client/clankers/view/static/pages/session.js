@@ -15,7 +15,7 @@ import {
   side,
   time,
 } from "../components.js";
-import { turnStrip } from "../charts.js";
+import { turnCosts, turnStrip } from "../charts.js";
 import { debounce, h, marked, replace } from "../dom.js";
 import { compact, dollars, duration, firstLine, moment, number, plural } from "../format.js";
 import { Transcript } from "../transcript.js";
@@ -27,7 +27,7 @@ const MAX_FOLDS = 500;
 
 export async function render(context) {
   const { params, signal } = context;
-  const session = await rpc("session.get", { id: params.id }, signal);
+  const session = await rpc("session.get", { id: params.id ?? (await sessionOf(context)) }, signal);
   const [outline, injections, learned, children] = await Promise.all([
     rpc("session.turns", { sessionId: session.id, limit: MAX_TURNS }, signal),
     rpc("session.injections", { sessionId: session.id }, signal),
@@ -92,6 +92,14 @@ export async function render(context) {
     fresh,
     sameAs(`clankers-ctl session ${session.id}`),
   ];
+}
+
+/** Return the session of the entry that a link names, and complete the address. */
+async function sessionOf({ params, set, signal }) {
+  const { message, tool } = await rpc("session.entry", { id: params.at }, signal);
+  const { sessionId } = message ?? tool;
+  set({ id: sessionId }, { quiet: true });
+  return sessionId;
 }
 
 function header(context, session, outline, injections) {
@@ -193,11 +201,12 @@ async function remove(context, session) {
 function outlinePanel(session, outline, transcript, view, signal) {
   const list = h("ol", { class: "outline" });
   const most = Math.max(1, ...outline.turns.map((turn) => turn.contextTokens ?? 0));
+  const costs = turnCosts(outline.turns, session.cost);
   let shown = 0;
   const more = h("button", { type: "button", class: "quiet", onclick: add }, "More prompts");
   function add() {
     for (const turn of outline.turns.slice(shown, shown + OUTLINE_ROWS))
-      list.append(outlineRow(turn, most, transcript));
+      list.append(outlineRow(turn, most, costs, transcript));
     shown += OUTLINE_ROWS;
     if (shown >= outline.turns.length) more.remove();
   }
@@ -219,7 +228,9 @@ function outlinePanel(session, outline, transcript, view, signal) {
   return panel;
 }
 
-function outlineRow(turn, most, transcript) {
+function outlineRow(turn, most, costs, transcript) {
+  const isExpensive = turn === costs.expensive;
+  const cost = costs.of(turn);
   const share = turn.contextTokens ? Math.round((100 * turn.contextTokens) / most) : 0;
   return h(
     "li",
@@ -231,7 +242,12 @@ function outlineRow(turn, most, transcript) {
       h(
         "span",
         { class: "facts" },
-        [turn.tools ? plural(turn.tools, "call") : null, turn.contextTokens ? compact(turn.contextTokens) : null]
+        [
+          turn.tools ? plural(turn.tools, "call") : null,
+          turn.contextTokens ? h("span", { title: "Tokens of context" }, compact(turn.contextTokens)) : null,
+          cost ? h("span", { title: "Its share of the session's cost" }, `~${dollars(cost)}`) : null,
+          isExpensive ? badge("most expensive", "warn") : null,
+        ]
           .filter(Boolean)
           .map((part) => h("span", {}, part)),
         turn.failedTools || turn.errors
@@ -239,7 +255,11 @@ function outlineRow(turn, most, transcript) {
           : null,
         turn.compactions ? h("span", { class: "dot violet", title: "compacted" }) : null,
       ),
-      h("span", { class: "bar-track thin" }, h("span", { class: "bar-fill", style: { width: `${share}%` } })),
+      h(
+        "span",
+        { class: "bar-track thin" },
+        h("span", { class: `bar-fill ${isExpensive ? "expensive" : ""}`, style: { width: `${share}%` } }),
+      ),
     ),
   );
 }
@@ -310,11 +330,22 @@ function onKeys(context, transcript, outline, view) {
     return Number(entry?.dataset.at ?? 0);
   };
   const jump = (turn) => turn && transcript.goToPosition(turn.position);
+  let lastError = null;
+  const nextError = async () => {
+    const isShown = lastError?.isConnected && Math.abs(lastError.getBoundingClientRect().top) < innerHeight;
+    const after = isShown ? Number(lastError.dataset.at) : current() - 1;
+    for (const [index, turn] of outline.turns.entries()) {
+      const next = outline.turns[index + 1];
+      if (!(turn.failedTools || turn.errors) || (next && next.at <= after)) continue;
+      const found = await transcript.goToFailure(turn.position, next?.position ?? outline.entries, after);
+      if (found) return (lastError = found);
+    }
+  };
   const onKey = ({ detail }) => {
     const at = current();
     if (detail === "n") jump(outline.turns.find((turn) => turn.at > at));
     if (detail === "p") jump(outline.turns.findLast((turn) => turn.at < at));
-    if (detail === "e") jump(outline.turns.find((turn) => turn.at > at && (turn.failedTools || turn.errors)));
+    if (detail === "e") nextError();
     if (detail === "o") toggleAll(transcript, view);
   };
   document.getElementById("main").addEventListener("view-key", onKey, { signal: context.signal });

@@ -6,9 +6,8 @@ import { debounce, h } from "../dom.js";
 import { baseName, compact, day, dollars, duration, number, plural } from "../format.js";
 
 const PAGE_ROWS = 50;
-const HARNESSES = ["claude-code", "codex", "opencode", "gemini"];
 
-export async function render({ params, set, signal, onChange, refresh }) {
+export async function render({ params, set, signal, onChange, refresh, harnesses }) {
   const asked = {
     project: params.project,
     source: params.source,
@@ -36,6 +35,7 @@ export async function render({ params, set, signal, onChange, refresh }) {
         h("button", { type: "button", onclick: refresh }, `${plural(arrived.size, "new session")}: show`),
       );
   });
+  const sources = params.source && !harnesses.includes(params.source) ? [...harnesses, params.source] : harnesses;
   const typed = debounce((value) => set({ title: value }, { replaced: true }));
   let lastDay = null;
   const row = (session) => {
@@ -66,7 +66,7 @@ export async function render({ params, set, signal, onChange, refresh }) {
         [["", "all projects"], ...projects.map((one) => [one.id, `${one.name} (${number(one.sessions)})`])],
         (value) => set({ project: value }),
       ),
-      select("of", params.source ?? "", [["", "all harnesses"], ...HARNESSES.map((name) => [name, name])], (value) =>
+      select("of", params.source ?? "", [["", "all harnesses"], ...sources.map((name) => [name, name])], (value) =>
         set({ source: value }),
       ),
       toggle("One turn", params.short === "show", (checked) => set({ short: checked ? "show" : "" })),
