@@ -1,5 +1,6 @@
 """Encoding of requests and decoding of replies, for both the blocking and the async client."""
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ import msgspec
 from clankers_protocol.errors import Overloaded, error_from
 from clankers_protocol.events import Envelope, EventsBatch, Failure
 from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
+from clankers_protocol.paths import MAX_SOCKET_PATH_BYTES
 from clankers_protocol.wire import CancelRequest, Method, result_type
 
 Result = TypeVar("Result")
@@ -27,6 +29,8 @@ class DaemonUnavailable(ConnectionError):
     @classmethod
     def at(cls, path: str, reason: str | None, *, is_absent: bool = False) -> "DaemonUnavailable":
         """Make the error for a socket that cannot be connected to."""
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+            return cls(f"{path} is too long for a socket; set CLANKERS_SOCKET_PATH to a shorter one")
         error = cls(
             f"clankersd does not answer on {path} ({reason}). Start it with `clankers-ctl daemon start` (or run "
             "`clankersd`), or install it as a service: `clankers-ctl service install`."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOCKET_NAME = "dxta-clankers.sock"
+MAX_SOCKET_PATH_BYTES = 103  # macOS's limit; Linux allows 107
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,13 @@ def test_command_says_why_the_daemon_does_not_start_and_does_not_try_again(home:
         assert (home / "clankers" / "autostart.lock").read_text() == started
 
 
+def test_command_says_that_the_path_of_the_socket_is_too_long(home: Path) -> None:
+    ran = ctl(DaemonProcess(home / ("a" * 120)), "daemon", "start")
+    assert ran.code == 3
+    assert "set CLANKERS_SOCKET_PATH to a shorter one" in ran.err
+    assert "daemon start" not in ran.err
+
+
 def test_command_starts_a_daemon_again_that_was_killed_right_after_its_start(home: Path) -> None:
     with autostarting(home) as daemon:
         killed = ctl(daemon, "daemon", "start", "--json").json["pid"]

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from clankers_protocol.paths import MAX_SOCKET_PATH_BYTES
+
 LISTEN_FDS_START = 3
 BACKLOG = 1024
-MAX_PATH_BYTES = 103  # macOS's limit; Linux allows 107
 
 
 class StartRefused(Exception):
@@ -76,7 +77,7 @@ def _from_launchd() -> list[socket.socket]:
 
 
 def _create_socket(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise StartRefused(f"{path} is too long for a socket; set CLANKERS_SOCKET_PATH to a shorter one")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_stale(path)
