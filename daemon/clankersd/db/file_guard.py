@@ -130,8 +130,7 @@ class FileGuard:
         self._page_bytes = 0
         self._wal_frames = 0
         self._shm_bytes = 0
-        self._frames_before_commit = 0
-        self._frames_at_checkpoint = 0
+        self._frames_before_commit = self._frames_at_checkpoint = 0
         self._needs_stamp = False
         self._generations: set[int] = set()
         self._replacement: Path | None = None

@@ -385,7 +385,6 @@ class Store(ReopeningConnection):
     async def _commit_waiting(self) -> None:
         """Commit single writes that wait, or some bulk writes, or both; resolve those that ran."""
         writes: list[PendingWrite] = []
-        failure: StorageUnavailable | None = None
         try:
             connection = self._serving_connection()
             error = await self._commit(connection, writes)
@@ -402,7 +401,7 @@ class Store(ReopeningConnection):
             failure = error
         if not writes:  # the database was closed, or its files were gone, before it could begin
             writes += self.queue.take_all()
-        self.queue.finish(writes, [Outcome(error=failure) for _ in writes], self.publish)
+        self._fail(writes, failure)
 
     async def _commit(self, connection: Connection, writes: list[PendingWrite]) -> BaseException | None:
         """Commit writes from the queue, which are added to `writes`, and resolve them; return the error if it fails.
@@ -411,37 +410,43 @@ class Store(ReopeningConnection):
         """
         finished: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
-        def commit(db: Db) -> list[Outcome]:
-            started = time.perf_counter()
-            with statements_first():
-                self._guard.verify_before_commit()
-                changes = self.queue.select(writes, BULK_SECONDS)
-                if self._guard.before_commit():
-                    _, *outcomes = self._commit_together(db, chain([wal.new_generation], changes))
-                    self._guard.stamp_committed()
-                else:
-                    outcomes = self._commit_together(db, changes)
-            with statements_first():
-                self._guard.verify_commit(db)
-            metrics.commit_seconds.observe(time.perf_counter() - started)
-            metrics.commit_writes.observe(len(outcomes))
-            return outcomes
-
         def done(result: list[Outcome] | BaseException) -> None:
             error = result if isinstance(result, BaseException) else None
             if not finished.done():
                 finished.set_result(error)
             elif error is not None:  # the daemon stops, and nobody is left to handle the error
-                failure = write_unavailable(describe_error(error))
-                self.queue.finish(writes, [Outcome(error=failure) for _ in writes], self.publish)
+                self._fail(writes, write_unavailable(describe_error(error)))
             if not isinstance(result, BaseException):
-                self._last_written_at = time.monotonic()
-                self.queue.count_commit(len(result))
-                self.problem = None
-                self.queue.finish(writes, result, self.publish)
+                self._finish_commit(writes, result)
 
-        connection.post(commit, done)
+        connection.post(partial(self._run_commit, writes=writes), done)
         return await finished
+
+    def _run_commit(self, db: Db, writes: list[PendingWrite]) -> list[Outcome]:
+        """Commit writes from the queue, in the connection's thread."""
+        started = time.perf_counter()
+        with statements_first():
+            self._guard.verify_before_commit()
+            changes = self.queue.select(writes, BULK_SECONDS)
+            if self._guard.before_commit():
+                _, *outcomes = self._commit_together(db, chain([wal.new_generation], changes))
+                self._guard.stamp_committed()
+            else:
+                outcomes = self._commit_together(db, changes)
+        with statements_first():
+            self._guard.verify_commit(db)
+        metrics.commit_seconds.observe(time.perf_counter() - started)
+        metrics.commit_writes.observe(len(outcomes))
+        return outcomes
+
+    def _finish_commit(self, writes: list[PendingWrite], outcomes: list[Outcome]) -> None:
+        self._last_written_at = time.monotonic()
+        self.problem = None
+        self.queue.count_commit(len(outcomes))
+        self.queue.finish(writes, outcomes, self.publish)
+
+    def _fail(self, writes: list[PendingWrite], failure: StorageUnavailable) -> None:
+        self.queue.finish(writes, [Outcome(error=failure) for _ in writes], self.publish)
 
     def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[Outcome]:
         return commit_together(db, changes)
