@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from helpers.daemon import RawConnection, running_daemon
 from helpers.documents import finished
-from helpers.postgres import FAST, PostgresServer, binaries
+from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
 
@@ -28,23 +28,9 @@ TABLES_WITH_TEXT = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer(**FAST) as started:
-        with psycopg.connect(started.url("postgres"), autocommit=True) as admin:
-            admin.execute("CREATE ROLE boss LOGIN CREATEDB")
-            admin.execute("CREATE ROLE clankers_team")
-            for member in ("alice", "bob"):
-                admin.execute(f"CREATE ROLE {member} LOGIN IN ROLE clankers_team")
-        yield started
-
-
-@pytest.fixture(scope="module")
-def team(server: PostgresServer) -> Iterator[dict[str, RawConnection]]:
+def team(team_server: PostgresServer) -> Iterator[dict[str, RawConnection]]:
     """Connections to the daemons of the owner and of two members, on one schema."""
-    url = server.new_database()
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute("CREATE EXTENSION vector SCHEMA public")
-        admin.execute("CREATE SCHEMA clankers AUTHORIZATION boss")
+    url = team_server.new_team_database()
     with ExitStack() as stack:
         found = {}
         for role in ("boss", "alice", "bob"):
@@ -54,7 +40,7 @@ def team(server: PostgresServer) -> Iterator[dict[str, RawConnection]]:
                 "CLANKERS_DATABASE_SHARED": "true",
                 "HOME": str(home),
             }
-            daemon = stack.enter_context(running_daemon(home, PATH=server.path, **environ))
+            daemon = stack.enter_context(running_daemon(home, PATH=team_server.path, **environ))
             found[role] = stack.enter_context(daemon.connect(timeout=60))
             assert found[role].call("health")["problem"] is None
         found["boss"].url = url  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from helpers.daemon import RawConnection, running_daemon
 from helpers.documents import finished
-from helpers.postgres import FAST, PostgresServer, binaries
+from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
 
@@ -18,27 +18,6 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 RESTRICT = "INSERT INTO clankers.project_members SELECT id, 'alice' FROM clankers.projects WHERE path = %s"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer(**FAST) as started:
-        with psycopg.connect(started.url("postgres"), autocommit=True) as admin:
-            admin.execute("CREATE ROLE boss LOGIN")
-            admin.execute("CREATE ROLE clankers_team")
-            for member in ("alice", "bob"):
-                admin.execute(f"CREATE ROLE {member} LOGIN IN ROLE clankers_team")
-        yield started
-
-
-@pytest.fixture
-def url(server: PostgresServer) -> str:
-    """A database with an empty schema that belongs to the role boss."""
-    url = server.new_database()
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute("CREATE EXTENSION vector SCHEMA public")
-        admin.execute("CREATE SCHEMA clankers AUTHORIZATION boss")
-    return url
 
 
 @contextmanager
@@ -54,13 +33,14 @@ def connected(url: str, role: str, home: Path, path: str) -> Iterator[RawConnect
 
 
 @pytest.mark.parametrize("has_pg_dump", [True, False])
-def test_restored_schema_serves_the_team(server: PostgresServer, url: str, has_pg_dump: bool) -> None:
+def test_restored_schema_serves_the_team(team_server: PostgresServer, has_pg_dump: bool) -> None:
+    url = team_server.new_team_database()
     with ExitStack() as stack, ExitStack() as owner_stack:
         homes = {
             role: Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clk-")))
             for role in ("boss", "alice", "bob")
         }
-        path = server.path if has_pg_dump else str(homes["boss"])
+        path = team_server.path if has_pg_dump else str(homes["boss"])
         boss = owner_stack.enter_context(connected(url, "boss", homes["boss"], path))
         with connected(url, "alice", homes["alice"], path) as alice:
             for name in ("early", "late"):

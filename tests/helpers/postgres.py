@@ -125,6 +125,14 @@ class PostgresServer:
             connection.execute(f'CREATE DATABASE "{name}" STRATEGY file_copy')
         return self.url(name)
 
+    def new_team_database(self) -> str:
+        """Create a database with an empty schema that belongs to the role boss, and return its URL."""
+        url = self.new_database()
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("CREATE EXTENSION vector SCHEMA public")
+            admin.execute("CREATE SCHEMA clankers AUTHORIZATION boss")
+        return url
+
 
 class PostgresReplica(PostgresServer):
     """A streaming replica of a server that runs."""

@@ -42,6 +42,7 @@ def build_index(connect: Callable[[], ServerConnection], table: str, dims: int, 
         megabytes = rows * (4 * dims + 32 * hnsw.m + 256) // 1_000_000
         memory = min(max(megabytes, MIN_BUILD_MEMORY_MB), MAX_BUILD_MEMORY_MB)
         db.execute(f"SET maintenance_work_mem = '{memory}MB'")
+        db.execute("SET max_parallel_maintenance_workers = 0")  # nobody waits for it, but searches need processors
         if dims <= MAX_INDEXED_DIMS:
             indexed = "embedding vector_cosine_ops"
         else:
