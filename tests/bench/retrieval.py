@@ -26,6 +26,7 @@ from rich.table import Table
 from tests.bench.__main__ import real_disk
 from tests.bench.datasets import EvaluationSet, Event, Question, failed_tools, load_sets, other_events
 
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders import make_embedder
 from clankersd.embedders.base import EmbedderSettings
 from clankersd.index.tokenize import query_words
@@ -231,7 +232,7 @@ class Baselines:
         rows = list(
             self._db.execute(
                 f"""
-                SELECT coalesce(chunks.message_id, documents.title), chunks.text, vectors.embedding
+                SELECT coalesce(chunks.message_id, documents.title), {CHUNK_TEXT}, vectors.embedding
                 FROM chunks JOIN {table} AS vectors ON vectors.rowid = chunks.id
                 LEFT JOIN document_chunks ON document_chunks.id = chunks.document_chunk_id
                 LEFT JOIN documents ON documents.id = document_chunks.document_id

@@ -309,11 +309,10 @@ def _between_two(vectors: Any, chance: Any) -> Any:
 
 
 def measure(
-    daemon: DaemonProcess, connection: RawConnection, texts: Texts, folder: Path, chunks: int
+    daemon: DaemonProcess, connection: RawConnection, questions: list[str], folder: Path, chunks: int
 ) -> tuple[bool, Times]:
     """Print the table of one size; tells whether its bars are met, and what a hybrid search took."""
     assert daemon.process
-    questions = texts.questions(QUESTIONS)
     shown: list[Times] = []
 
     def ask(mode: str, **params: Any) -> Callable[[str], Any]:
@@ -411,13 +410,11 @@ def judge_growth(hundred_thousand: float, million: float) -> bool:
 
 def run_size(home: Path, size: int, *, pause: bool, only_fill: bool) -> tuple[bool, Times]:
     """Fill a store unless a former run did, and measure it; tells whether the bars are met, and the hybrid search."""
-    texts, marker = Texts(), home / "filled"
+    file = home / "questions.json"
     home.mkdir(parents=True, exist_ok=True)
     environ = {"CLANKERS_EMBEDDER": "static", "CLANKERS_SEARCH_SECONDS": "30", "CLANKERS_BACKUP_HOURS": "0"}
-    if marker.exists():
-        for _ in texts.events(0, size):  # for the questions
-            pass
-    else:
+    if not file.exists():
+        texts = Texts()
         with running_daemon(home, **environ) as daemon, daemon.connect(timeout=600) as connection:
             storing, indexing = load(connection, texts, 0, size)
             console.print(
@@ -425,7 +422,7 @@ def run_size(home: Path, size: int, *, pause: bool, only_fill: bool) -> tuple[bo
                 f"with vectors after {indexing:.1f} s ({size / indexing:,.0f}/s)"
             )
             daemon.stop()
-        marker.touch()
+        file.write_text(json.dumps(texts.questions(QUESTIONS)))
     if only_fill:
         return True, Times("", 0, 0)
     began = time.perf_counter()
@@ -439,7 +436,7 @@ def run_size(home: Path, size: int, *, pause: bool, only_fill: bool) -> tuple[bo
         if pause:
             assert daemon.process
             console.input(f"daemon {daemon.process.pid}: Enter to go on ")
-        result = measure(daemon, connection, texts, home, size)
+        result = measure(daemon, connection, json.loads(file.read_text()), home, size)
         connection.call("session.delete", id=WRITERS_SESSION)
     console.print(f"this size took {time.perf_counter() - began:.0f} s")
     return result
