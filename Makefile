@@ -162,6 +162,7 @@ docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md
 	$(BIN)/python -m clankers_protocol.harnesses > docs/harnesses.md
 	$(BIN)/python -m clankersd.mcp.server > client/clankers/mcp_offline.json
+	$(BIN)/python -m clankersd.mcp.server --shell > client/clankers/mcp_offline.sh
 
 format: $(VENV)/installed
 	$(BIN)/ruff format .

@@ -19,8 +19,6 @@ import os
 import sys
 import time
 
-from clankers.spool import give_to_owner, is_opted_out, make_folder, spool_event, without_private
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
@@ -188,6 +186,8 @@ def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
         write_log(f"invalid reply: {type(error).__name__}: {error}")
     if _is_paused(event):
         return
+    from clankers.spool import is_opted_out, spool_event, without_private  # rarely needed
+
     if harness == "generic" or not is_opted_out(_project()):
         spool_event(f"{data_folder()}/spool", without_private(params))
     if not daemon_runs:
@@ -355,6 +355,8 @@ def write_log(text: str) -> None:
 
 def open_log() -> int:
     """Open hook.log for appending, and truncate it if it is larger than MAX_LOG_BYTES."""
+    from clankers.spool import give_to_owner, make_folder  # rarely needed
+
     folder = os.environ.get("CLANKERS_LOG_PATH") or f"{data_folder()}/logs"
     make_folder(folder)
     path = f"{folder}/hook.log"

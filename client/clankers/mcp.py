@@ -43,6 +43,8 @@ MAX_MESSAGE_BYTES = 31 * 1024 * 1024
 """The daemon accepts frames of 32 MiB."""
 
 _RESULT = b'{"jsonrpc":"2.0","result":'
+FIRST_MESSAGE = "--first-message"
+FIRST_MESSAGE_DESCRIPTOR = 3
 OFFLINE_ANSWERS = "mcp_offline.json"
 """What the daemon answers to `initialize` and `tools/list`; a test checks that it is current."""
 
@@ -53,12 +55,15 @@ def main() -> None:
     if "--help" in arguments or "-h" in arguments:
         os.write(1, str(__doc__).encode())
         return
-    if arguments:
+    first = b""
+    if arguments == [FIRST_MESSAGE]:
+        first = _read_first_message()
+    elif arguments:
         os.write(2, f"clankers-mcp: unknown argument {arguments[0]}. See clankers-mcp --help.\n".encode())
         sys.exit(2)
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     try:
-        Relay(os.environ.get("CLAUDE_PROJECT_DIR") or os.getcwd()).run()
+        Relay(os.environ.get("CLAUDE_PROJECT_DIR") or os.getcwd()).run(first)
     except BrokenPipeError:
         pass  # the harness is gone
     os._exit(0)  # skips the cleanup of the interpreter
@@ -86,9 +91,12 @@ class Relay:
         self._started_at = 0.0
         self._is_starting = False
 
-    def run(self) -> None:
-        """Relay until standard input is closed and every request has its answer."""
+    def run(self, first: bytes = b"") -> None:
+        """Relay until standard input is closed and every request has its answer; first a message that was read
+        already."""
         line, is_open = b"", True
+        if first:
+            self._take(first)
         while is_open or self._in_flight or self._waiting:
             readable = self._wait(is_open)
             if 0 in readable:
@@ -262,6 +270,15 @@ class Relay:
             if message.deadline <= now:
                 del self._in_flight[number]
                 _answer_error(message.line, f"clankersd did not answer within {REPLY_SECONDS:g} s")
+
+
+def _read_first_message() -> bytes:
+    """Read the message with which `mcp_start.sh` started us: it has taken it from standard input."""
+    pieces = []
+    while piece := os.read(FIRST_MESSAGE_DESCRIPTOR, 1024 * 1024):
+        pieces.append(piece)
+    os.close(FIRST_MESSAGE_DESCRIPTOR)
+    return b"".join(pieces).strip()
 
 
 def _encode_string(text: str) -> bytes:

@@ -49,14 +49,36 @@ def spool_event(folder: str, event: bytes) -> str:
 
 
 def is_opted_out(project: str) -> bool:
-    """Return whether this folder, or one above it, contains the file that opts out of capture."""
-    while True:
-        if os.path.lexists(f"{project}/{OPT_OUT_MARKER}"):
-            return True
-        parent = os.path.dirname(project)
-        if parent == project:
-            return False
-        project = parent
+    """Return whether this folder, or one above it, contains the file that opts out of capture.
+
+    A link counts as the folder that it leads to, and a worktree as a part of its repository, as for the daemon.
+    """
+    folders = [project, os.path.realpath(project)]
+    for folder in folders:
+        while True:
+            if os.path.lexists(f"{folder}/{OPT_OUT_MARKER}"):
+                return True
+            if len(folders) == 2 and (repository := _repository_of_worktree(folder)):
+                folders.append(repository)
+            parent = os.path.dirname(folder)
+            if parent == folder:
+                break
+            folder = parent
+    return False
+
+
+def _repository_of_worktree(folder: str) -> str:
+    """Return the folder of the repository whose worktree this folder is; empty if it is none."""
+    try:
+        descriptor = os.open(f"{folder}/.git", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            link = os.fsdecode(os.read(descriptor, 4096))
+        finally:
+            os.close(descriptor)
+    except OSError:  # none, or a directory, as in most repositories
+        return ""
+    git_folder, is_worktree, _ = link.removeprefix("gitdir:").strip().partition("/.git/worktrees/")
+    return os.path.join(folder, git_folder) if is_worktree else ""
 
 
 def without_private(event: bytes) -> bytes:
@@ -65,21 +87,42 @@ def without_private(event: bytes) -> bytes:
     A tag that is not closed reaches to the end of its string, and tags may be nested, as in the daemon's redaction.
     """
     lowered = event.lower()
-    start = lowered.find(b"<private>")
+    start, tag_end = _find_tag(lowered, b"<private", 0, len(lowered))
     if start < 0:
         return event
     pieces: list[bytes] = []
     copied = string_end = 0
-    closing_tag = b"</private>"
+    closing_tag = b"</private"
     while start >= 0:
         if start >= string_end:
             string_end = _end_of_string(lowered, start)
-            is_escaped = lowered.find(b"<\\/private>", start, string_end) >= 0  # some programs escape slashes
-            closing_tag = b"<\\/private>" if is_escaped else b"</private>"
-        end = _end_of_private(lowered, start, string_end, closing_tag)
+            is_escaped = lowered.find(b"<\\/private", start, string_end) >= 0  # some programs escape slashes
+            closing_tag = b"<\\/private" if is_escaped else b"</private"
+        end = _end_of_private(lowered, tag_end, string_end, closing_tag)
         pieces += (event[copied:start], PRIVATE_REPLACEMENT)
-        copied, start = end, lowered.find(b"<private>", end)
+        copied = end
+        start, tag_end = _find_tag(lowered, b"<private", end, len(lowered))
     return b"".join([*pieces, event[copied:]])
+
+
+def _find_tag(lowered: bytes, beginning: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return the span of the next tag that begins so, with or without attributes; -1 and -1 if there is none."""
+    while (start := lowered.find(beginning, start, end)) >= 0:
+        name_end = start + len(beginning)
+        closed = lowered.find(b">", name_end, min(end, name_end + 250))
+        if closed >= 0 and _are_attributes(lowered[name_end:closed]):
+            return start, closed + 1
+        start = name_end
+    return -1, -1
+
+
+def _are_attributes(rest: bytes) -> bool:
+    """Tell whether a tag may go on so after its name: `<private key>` is a placeholder and no tag."""
+    for space in (b"\\n", b"\\r", b"\\t"):
+        rest = rest.replace(space, b" ")
+    name, sign, value = rest.lstrip(b" ").partition(b"=")
+    is_named = bool(sign) and name.replace(b"-", b"").replace(b"_", b"").isalpha() and not value.endswith(b"/")
+    return not rest or (rest[:1] == b" " and b"<" not in rest and (not name or is_named))
 
 
 def _end_of_string(data: bytes, start: int) -> int:
@@ -95,14 +138,14 @@ def _end_of_string(data: bytes, start: int) -> int:
 
 
 def _end_of_private(lowered: bytes, start: int, string_end: int, closing_tag: bytes) -> int:
-    """Return where the block that begins at `start` ends: after its closing tag, or with the string."""
-    depth, position = 1, start + 9
+    """Return where the block whose text begins at `start` ends: after its closing tag, or with the string."""
+    depth, position = 1, start
     while depth:
-        closed = lowered.find(closing_tag, position, string_end)
+        closed, closed_end = _find_tag(lowered, closing_tag, position, string_end)
         if closed < 0:
             return string_end
-        opened = lowered.find(b"<private>", position, closed)
-        depth, position = (depth + 1, opened + 9) if opened >= 0 else (depth - 1, closed + len(closing_tag))
+        opened, opened_end = _find_tag(lowered, b"<private", position, closed)
+        depth, position = (depth + 1, opened_end) if opened >= 0 else (depth - 1, closed_end)
     return position
 
 

@@ -238,7 +238,12 @@ def server_options(config: Config) -> ServerOptions:
     """Return what the configuration says of the server with the database."""
     hnsw = HnswOptions(config.hnsw_m, config.hnsw_ef_construction, config.hnsw_ef_search)
     return ServerOptions(
-        config.database_url, config.database_schema, config.database_shared, config.database_read_url, hnsw
+        config.database_url,
+        config.database_schema,
+        config.database_shared,
+        config.database_read_url,
+        hnsw,
+        config.database_write_seconds,
     )
 
 

@@ -69,6 +69,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     database_shared: Annotated[
         bool, Meta(description="Let daemons of several machines use one schema of a PostgreSQL database.")
     ] = False
+    database_write_seconds: Annotated[
+        float,
+        Meta(ge=0.1, le=3600, description="Seconds after which the PostgreSQL server ends a statement of a write."),
+    ] = 60.0
     hnsw_m: Annotated[
         int, Meta(ge=2, le=100, description="Links of a vector in an HNSW index that PostgreSQL builds from now on.")
     ] = 16
@@ -391,10 +395,10 @@ def write_settings(path: Path, values: Mapping[str, Any]) -> None:
         if value is not None:
             converted[key] = checked = _convert(key, value, path.name, strict=False)
             for each in checked if key in PATH_LISTS else ():
-                folder = Path(each).expanduser()
-                if not folder.is_absolute():
+                folder = os.path.expanduser(each)  # noqa: PTH111 - pathlib's raises for an unknown user
+                if not folder.startswith("/"):
                     raise ConfigError(f"{key}: {each!r} must begin with / or ~")
-                if not folder.exists():
+                if not os.path.exists(folder):  # noqa: PTH110 - pathlib's raises for a path that is too long
                     raise ConfigError(f"{key}: {each!r} does not exist: create it first")
     text = _read_file(path)
     _parse_file(path, text)  # says better than tomlkit what is wrong

@@ -124,6 +124,7 @@ class StatusReport(Wire):
     retention: RetentionReport | None = None
     postgres_version: str | None = None
     pgvector_version: str | None = None
+    database_server: str | None = None
 
 
 class DaemonStatus(Method[StatusReport]):

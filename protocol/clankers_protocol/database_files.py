@@ -167,6 +167,8 @@ def copy_database(source: Path, new: Path, is_stopped: Callable[[], bool] = lamb
                     copying.step(4096)
             copy.pragma("journal_mode", "delete")
             copy.pragma("application_id", secrets.randbelow(2**31 - 1) + 1)
+    except apsw.NotADBError as error:
+        raise ValueError(f"{source} is not a database") from error
     except apsw.Error as error:
         raise ValueError(f"{source} cannot be restored: {error}") from error
     problems, counts = check_database(new)

@@ -33,7 +33,7 @@ HARNESSES = (
         has_plugin=True,
         is_importable=True,
         history_unit="transcript",
-        tested_with="2.0.77 to 2.1.325",
+        tested_with="2.0.77 to 2.1.326",
         tells_more="the transcript",
         recalls_at="first prompt, resumed and cleared sessions, prompt, after a compaction",
         gaps="Sub-agents are part of their session.",
@@ -43,7 +43,7 @@ HARNESSES = (
         "Codex CLI",
         has_plugin=True,
         is_importable=True,
-        tested_with="0.166.0",
+        tested_with="0.166.0 to 0.169.0",
         tells_more="the rollout",
         recalls_at="session start, prompt, after a compaction",
         gaps="Hooks run only once the user has trusted them. Costs are not told. With `--ephemeral`, exit codes and "

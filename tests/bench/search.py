@@ -38,6 +38,8 @@ POOL = 150  # POOL_SIZE of clankersd.search.engine; importing that would load nu
 WRITING_SECONDS = 5.0
 WRITES_PER_SECOND = 100
 MIN_FOUND = 0.99
+MAX_GROWTH = 3  # times the median of a hybrid search, from 100,000 to 1,000,000 chunks
+WRITERS_SESSION = "writing"
 MODES = ("hybrid", "keyword", "vector")
 
 console = Console(highlight=False, width=110)
@@ -182,7 +184,7 @@ with RawConnection(socket) as connection:
     began = time.perf_counter()
     while (now := time.perf_counter()) - began < seconds:
         name = f"w{time.time_ns()}"
-        message = {"id": name, "sessionId": "writing", "role": "user", "textContent": text + name}
+        message = {"id": name, "sessionId": sys.argv[5], "role": "user", "textContent": text + name}
         connection.call("upsertMessage", message=message)
         taken.append(time.perf_counter() - now)
         time.sleep(max(0, len(taken) / per_second - (time.perf_counter() - began)))
@@ -193,6 +195,7 @@ print(json.dumps(sorted(taken)))
 def writing(daemon: DaemonProcess, text: str, seconds: float) -> "subprocess.Popen[str]":
     """A process that stores messages at a steady rate, and prints what each took."""
     command = [sys.executable, "-c", WRITER, str(daemon.socket_path), str(seconds), str(WRITES_PER_SECOND), text]
+    command.append(WRITERS_SESSION)
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # for the helpers
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
 
@@ -305,8 +308,10 @@ def _between_two(vectors: Any, chance: Any) -> Any:
 # --- The whole
 
 
-def measure(daemon: DaemonProcess, connection: RawConnection, texts: Texts, folder: Path, chunks: int) -> bool:
-    """Print the table of one size; tells whether its bars are met."""
+def measure(
+    daemon: DaemonProcess, connection: RawConnection, texts: Texts, folder: Path, chunks: int
+) -> tuple[bool, Times]:
+    """Print the table of one size; tells whether its bars are met, and what a hybrid search took."""
     assert daemon.process
     questions = texts.questions(QUESTIONS)
     shown: list[Times] = []
@@ -346,7 +351,8 @@ def measure(daemon: DaemonProcess, connection: RawConnection, texts: Texts, fold
         f"and takes {mirror.bytes_per_vector / 1e3:.2f} KB a vector"
     )
     console.print(f"CPU per search {cpu * 1e3:.1f} ms; the daemon has {rss(daemon.process.pid) / 1e6:.0f} MB")
-    return judge(alone, in_project, quiet, busy, mirror, fts) if chunks >= 100_000 else True
+    met = judge(alone, in_project, quiet, busy, mirror, fts) if chunks >= 100_000 else True
+    return met, alone["hybrid"]
 
 
 NOT_TOOL = {"field": "role", "op": "ne", "value": "tool"}
@@ -393,35 +399,71 @@ def judge(
     return complete and all(figure <= bar for _, figure, bar in bars)
 
 
+def judge_growth(hundred_thousand: float, million: float) -> bool:
+    """Compare the median of a hybrid search at both sizes."""
+    bar = MAX_GROWTH * hundred_thousand
+    verdict = "ok  " if million <= bar else "MISS"
+    console.print(
+        f"{verdict}  hybrid p50 at 1,000,000 / {MAX_GROWTH} times that at 100,000: {million:.2f} of {bar:.2f} ms"
+    )
+    return million <= bar
+
+
+def run_size(home: Path, size: int, *, pause: bool, only_fill: bool) -> tuple[bool, Times]:
+    """Fill a store unless a former run did, and measure it; tells whether the bars are met, and the hybrid search."""
+    texts, marker = Texts(), home / "filled"
+    home.mkdir(parents=True, exist_ok=True)
+    environ = {"CLANKERS_EMBEDDER": "static", "CLANKERS_SEARCH_SECONDS": "30", "CLANKERS_BACKUP_HOURS": "0"}
+    if marker.exists():
+        for _ in texts.events(0, size):  # for the questions
+            pass
+    else:
+        with running_daemon(home, **environ) as daemon, daemon.connect(timeout=600) as connection:
+            storing, indexing = load(connection, texts, 0, size)
+            console.print(
+                f"\n{size:,} messages stored in {storing:.1f} s ({size / storing:,.0f}/s), "
+                f"with vectors after {indexing:.1f} s ({size / indexing:,.0f}/s)"
+            )
+            daemon.stop()
+        marker.touch()
+    if only_fill:
+        return True, Times("", 0, 0)
+    began = time.perf_counter()
+    with running_daemon(home, **environ) as daemon, daemon.connect(timeout=600) as connection:
+        started = time.perf_counter() - began
+        connection.call("search", query="warm up", mode="vector")
+        while not connection.call("index.status")["inMemory"]:
+            time.sleep(0.1)
+        loaded = time.perf_counter() - began
+        console.print(f"\n{size:,} chunks: started in {started:.2f} s, vectors in memory after {loaded:.1f} s")
+        if pause:
+            assert daemon.process
+            console.input(f"daemon {daemon.process.pid}: Enter to go on ")
+        result = measure(daemon, connection, texts, home, size)
+        connection.call("session.delete", id=WRITERS_SESSION)
+    console.print(f"this size took {time.perf_counter() - began:.0f} s")
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--million", action="store_true", help="a million chunks too; takes long")
     parser.add_argument("--most", type=int, default=100_000, help="the largest size")
+    parser.add_argument("--store", type=Path, help="keep the filled stores in this folder, and use those in it")
+    parser.add_argument("--fill", action="store_true", help="only fill the stores of --store")
     parser.add_argument("--pause", action="store_true", help="wait for Enter before measuring, to attach a profiler")
     given = parser.parse_args()
+    if given.fill and not given.store:
+        parser.error("--fill needs --store")
     sizes = [size for size in (10_000, 100_000, 1_000_000) if size <= (1_000_000 if given.million else given.most)]
-    met, texts, stored = True, Texts(), 0
-    with tempfile.TemporaryDirectory(prefix="clk-", dir=real_disk()) as name:
-        folder = Path(name)
-        environ = {"CLANKERS_EMBEDDER": "static", "CLANKERS_SEARCH_SECONDS": "30"}
-        with running_daemon(folder, **environ) as daemon, daemon.connect(timeout=600) as connection:
-            for size in sizes:
-                began = time.perf_counter()
-                storing, indexing = load(connection, texts, stored, size)
-                connection.call("search", query="warm up", mode="vector")
-                while not connection.call("index.status")["inMemory"]:
-                    time.sleep(0.1)
-                new = size - stored
-                console.print(
-                    f"\n{new:,} messages stored in {storing:.1f} s ({new / storing:,.0f}/s), "
-                    f"with vectors after {indexing:.1f} s ({new / indexing:,.0f}/s)"
-                )
-                stored = size
-                if given.pause:
-                    assert daemon.process
-                    console.input(f"daemon {daemon.process.pid}: Enter to go on ")
-                met &= measure(daemon, connection, texts, folder, size)
-                console.print(f"this size took {time.perf_counter() - began:.0f} s")
+    results = {}
+    with contextlib.ExitStack() as stack:
+        folder = given.store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clk-", dir=real_disk())))
+        for size in sizes:
+            results[size] = run_size(folder / str(size), size, pause=given.pause, only_fill=given.fill)
+    met = all(is_met for is_met, _ in results.values())
+    if {100_000, 1_000_000} <= results.keys() and not given.fill:
+        met &= judge_growth(results[100_000][1].p50, results[1_000_000][1].p50)
     raise SystemExit(0 if met else 1)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from e2e.harnesses import (
     CLAUDE_VERSIONS,
+    CODEX_VERSIONS,
     OPENCODE_VERSIONS,
     axe_script,
     claude_binary,
@@ -21,7 +22,7 @@ from e2e.more_harnesses import copilot_binary, pi_program, qwen_program, recent_
 WANTED: list[Callable[[], Path]] = [
     *(partial(claude_binary, version) for version in CLAUDE_VERSIONS),
     *(partial(opencode_binary, version) for version in OPENCODE_VERSIONS),
-    codex_binary,
+    *(partial(codex_binary, version) for version in CODEX_VERSIONS),
     gemini_program,
     copilot_binary,
     pi_program,

@@ -30,7 +30,7 @@ PROGRAMS = Path(sys.executable).parent
 CACHE = Path(os.environ.get("CLANKERS_E2E_CACHE") or Path.home() / ".cache" / "clankers-e2e")
 
 
-CLAUDE_VERSIONS = ("2.0.77", "2.1.22", "2.1.200", "2.1.325")
+CLAUDE_VERSIONS = ("2.0.77", "2.1.22", "2.1.200", "2.1.326")
 """The oldest that is supported, the last ones before hooks changed, the newest."""
 
 OPENCODE_VERSIONS = ("1.1.11", "1.18.33")
@@ -52,15 +52,15 @@ def opencode_binary(version: str = OPENCODE_VERSIONS[-1]) -> Path:
     return installed(f"opencode-ai@{version}", f"opencode-{platform_name()}/bin/opencode")
 
 
-CODEX_VERSION = "0.166.0"
+CODEX_VERSIONS = ("0.166.0", "0.169.0")
 GEMINI_VERSION = "0.61.0"
 
 
-def codex_binary() -> Path:
+def codex_binary(version: str = CODEX_VERSIONS[-1]) -> Path:
     machine = {"x86_64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     system = "apple-darwin" if sys.platform == "darwin" else "unknown-linux-musl"
     program = f"@openai/codex-{platform_name()}/vendor/{machine}-{system}/bin/codex"
-    return installed(f"@openai/codex@{CODEX_VERSION}", program)
+    return installed(f"@openai/codex@{version}", program)
 
 
 def gemini_program() -> Path:

@@ -5,7 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harnesses import Codex, Machine, Stored, answers, codex_binary, holds_in_time, imported, machine, tokens
+from e2e.harnesses import (
+    CODEX_VERSIONS,
+    Codex,
+    Machine,
+    Stored,
+    answers,
+    codex_binary,
+    holds_in_time,
+    imported,
+    machine,
+    tokens,
+)
 from e2e.mock_model import Reply, Use
 from helpers.daemon import RawConnection
 
@@ -34,9 +45,10 @@ def scripts(_: Path) -> dict[str, list[Reply]]:
     }
 
 
-def test_what_happened_is_what_is_stored_and_is_offered_back() -> None:
+@pytest.mark.parametrize("version", CODEX_VERSIONS)
+def test_what_happened_is_what_is_stored_and_is_offered_back(version: str) -> None:
     with machine(scripts) as here:
-        codex = Codex(here, codex_binary()).set_up()
+        codex = Codex(here, codex_binary(version)).set_up()
         before = codex.config.read_bytes()
         codex.plugin("install")
         first = codex.run(PROMPTS["build"])  # the daemon is away: its hooks write to the spool

@@ -28,20 +28,45 @@ pytestmark = [
 ]
 
 
-def store_until_stopped(daemon: DaemonProcess, name: str, stop: threading.Event, acknowledged: list[str]) -> None:
+STORED = {
+    "messages": "SELECT id FROM clankers.messages",
+    "memories": "SELECT content FROM clankers.memories",
+    "documents": "SELECT id FROM clankers.documents",
+}
+"""SQL for the names of what the daemon stores."""
+
+
+def write(table: str, name: str) -> tuple[str, dict[str, Any]]:
+    """The request that stores a row of this name."""
+    if table == "messages":
+        return "upsertMessage", {"message": message(name, f"s-{name.partition('-')[0]}", "short")}
+    if table == "memories":
+        return "memory.add", {"content": name, "force": True}
+    chunks = [{"id": f"{name}-{part}", "content": f"part {part} of {name}"} for part in range(3)]
+    return "document.store", {"id": name, "source": name, "chunks": chunks}
+
+
+def store_until_stopped(daemon: DaemonProcess, table: str, stop: threading.Event, acknowledged: list[str]) -> None:
     number = 0
     while not stop.is_set():
         try:
             with daemon.connect() as rpc:
                 while not stop.is_set():
                     number += 1
-                    reply = rpc.request("upsertMessage", {"message": message(f"{name}-{number}", f"s-{name}", "short")})
+                    reply = rpc.request(*write(table, f"{table}-{number}"))
                     if "error" not in reply:
-                        acknowledged.append(f"{name}-{number}")
+                        acknowledged.append(f"{table}-{number}")
                     else:
                         assert reply["error"]["data"]["retry"] == "spool", reply
                         time.sleep(0.05)
         except OSError:
+            time.sleep(0.05)
+
+
+def reindex_until_stopped(daemon: DaemonProcess, stop: threading.Event) -> None:
+    with daemon.connect() as rpc:
+        while not stop.is_set():
+            rpc.request("reindex")  # refused while one runs, or the server is away
             time.sleep(0.05)
 
 
@@ -58,26 +83,40 @@ def test_killed_server_loses_no_acknowledged_event(home: Path) -> None:
     with PostgresServer(synchronous_commit="on") as server:
         url = server.new_database()
         with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon:
-            stop, acknowledged = threading.Event(), list[str]()
-            writers = [
-                threading.Thread(target=store_until_stopped, args=(daemon, f"w{n}", stop, acknowledged), daemon=True)
-                for n in range(4)
+            stop = threading.Event()
+            acknowledged: dict[str, list[str]] = {table: [] for table in STORED}
+            tasks = [
+                threading.Thread(target=store_until_stopped, args=(daemon, table, stop, names), daemon=True)
+                for table, names in acknowledged.items()
             ]
-            for writer in writers:
-                writer.start()
+            tasks.append(threading.Thread(target=reindex_until_stopped, args=(daemon, stop), daemon=True))
+            for task in tasks:
+                task.start()
+
+            def wait_for_more() -> None:
+                before = {table: len(names) for table, names in acknowledged.items()}
+                for table, names in acknowledged.items():
+                    eventually(lambda t=table, n=names: len(n) > before[t] + 5, f"{table} are stored")  # type: ignore[misc]
+
             for _ in range(3):
-                before = len(acknowledged)
-                eventually(lambda before=before: len(acknowledged) > before + 20, "events are stored")  # type: ignore[misc]
+                wait_for_more()
                 server.kill()
                 server.start()
-            before = len(acknowledged)
-            eventually(lambda: len(acknowledged) > before + 20, "events are stored again")
+            wait_for_more()
             stop.set()
-            for writer in writers:
-                writer.join()
+            for task in tasks:
+                task.join()
             with psycopg.connect(url) as connection:
-                stored = {row[0] for row in connection.execute("SELECT id FROM clankers.messages")}
-            assert set(acknowledged) <= stored
+                for table, names in acknowledged.items():
+                    assert set(names) <= {row[0] for row in connection.execute(STORED[table])}, table
+            with daemon.connect(timeout=60) as rpc:
+                started = eventually(lambda: rpc.request("reindex").get("result"), "the last reindex has ended")
+                finished(rpc, started["jobId"])
+                settled(rpc)
+                for table in ("messages", "documents"):
+                    query = {"messages": "short", "documents": "part"}[table]
+                    assert rpc.call("search", query=query, mode="keyword")["hits"], table
+                assert finished(rpc, rpc.call("db.check")["jobId"])["ok"]
 
 
 def test_second_daemon_is_refused_unless_the_schema_is_shared(server: PostgresServer) -> None:
@@ -93,14 +132,17 @@ def test_second_daemon_is_refused_unless_the_schema_is_shared(server: PostgresSe
         shared = environ | {"CLANKERS_DATABASE_SHARED": "true"}
         daemons = [stack.enter_context(running_daemon(one, HOME=str(one), **shared)) for one in homes]
         connections = [stack.enter_context(one.connect()) for one in daemons]
-        events = [
-            message(f"m{n % 15}", "s", f"text {n % 15}") | {"createdAt": DAY + n % 15, "promptTokens": n % 15}
-            for n in range(60)
+        sent = [
+            {"message": message(f"m{n}", "s", f"text {n}") | {"createdAt": DAY + n, "promptTokens": n}}
+            for n in range(15)
         ]
+        events: list[tuple[str, dict[str, Any]]] = [("upsertMessage", one) for one in sent * 4]
+        events += [write("documents", f"d{n}") for n in range(5)] * 2
+        events += [("memory.add", {"content": text}) for text in TEXTS] * 2
 
-        def replay(rpc: RawConnection, order: list[dict[str, Any]]) -> None:
-            for one in order:
-                rpc.call("upsertMessage", message=one)
+        def replay(rpc: RawConnection, order: list[tuple[str, dict[str, Any]]]) -> None:
+            for method, params in order:
+                rpc.call(method, **params)
 
         orders = zip(connections, (events, events[::-1]), strict=True)
         threads = [threading.Thread(target=replay, args=arguments) for arguments in orders]
@@ -113,6 +155,15 @@ def test_second_daemon_is_refused_unless_the_schema_is_shared(server: PostgresSe
             assert [(one["id"], one["textContent"], one["promptTokens"]) for one in listed] == [
                 (f"m{n}", f"text {n}", n) for n in range(15)
             ]
+            documents = rpc.call("document.list", limit=100)["documents"]
+            assert sorted((one["id"], one["chunks"]) for one in documents) == [(f"d{n}", 3) for n in range(5)]
+            assert sorted(one["content"] for one in rpc.call("memory.list", limit=100)["memories"]) == sorted(TEXTS)
+            settled(rpc)
+        hits = [
+            [hit["text"] for hit in rpc.call("search", query="part 2 of d3 backoff", limit=50)["hits"]]
+            for rpc in connections
+        ]
+        assert hits[0] == hits[1]
 
 
 def test_round_trip_between_engines_is_equal_row_for_row(server: PostgresServer, home: Path) -> None:

@@ -14,6 +14,8 @@ from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually
 
+from clankersd.db.errors import SchemaRefused, ServerGone
+from clankersd.db.postgres.connection import create_schema
 from clankersd.hook_start import secure_environment
 
 pytestmark = [
@@ -49,6 +51,21 @@ def test_wrong_url_is_refused_without_its_password(home: Path) -> None:
         assert all(PASSWORD not in path.read_text() for path in daemon.logs.iterdir())
 
 
+def test_problem_says_what_is_wrong_with_the_server(server: PostgresServer) -> None:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    ghost = server.url("postgres").replace("clankers@", "ghost@")
+    for url, problem in (
+        (server.url("latin"), "the database has the encoding LATIN1, which cannot store every text"),
+        (ghost, 'the database server refuses the connection (role "ghost" does not exist)'),
+        (server.url("nothing"), 'the database server refuses the connection (database "nothing" does not exist)'),
+        ("postgresql://clankers@127.0.0.1:1/db", "the database server cannot be reached (Connection refused)"),
+    ):
+        with pytest.raises((SchemaRefused, ServerGone)) as refused:
+            create_schema(url, "clankers")
+        assert str(refused.value).partition(": ")[0] == problem
+
+
 def test_daemon_of_a_hook_takes_no_server_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PGHOST", "PGOPTIONS", "PGSERVICEFILE", "PGPASSFILE"):
         monkeypatch.setenv(name, "/repository/file")
@@ -69,6 +86,47 @@ def test_slow_statement_is_ended_by_the_server(server: PostgresServer, home: Pat
             assert admin.execute(sleeping).fetchone() == (0,)
         assert rpc.call("health")["problem"] is None
         rpc.call("upsertMessage", message=message("m1", "s1"))
+
+
+def test_write_that_waits_for_a_lock_is_refused_and_stored_later(server: PostgresServer, home: Path) -> None:
+    environ = {"CLANKERS_DATABASE_URL": server.new_database(), "CLANKERS_DATABASE_WRITE_SECONDS": "1"}
+    with running_daemon(home, HOME=str(home), **environ) as daemon, daemon.connect() as rpc:
+        rpc.call("upsertMessage", message=message("m0", "s1"))
+        with psycopg.connect(environ["CLANKERS_DATABASE_URL"]) as admin:
+            admin.execute("LOCK TABLE clankers.messages IN ACCESS EXCLUSIVE MODE")
+            refused = rpc.request("upsertMessage", {"message": message("m1", "s1")})["error"]
+            assert "holds a lock on a table" in refused["message"]
+            assert refused["data"]["retry"] == "spool"
+            read = rpc.request("message.list", {"sessionId": "s1"})["error"]["message"]
+            assert "holds a lock on a table" in read
+        store(rpc, "m1")
+        listed = rpc.call("message.list", sessionId="s1", limit=100)["messages"]
+        assert {one["id"] for one in listed} == {"m0", "m1"}
+        eventually(lambda: rpc.call("health")["problem"] is None, "the problem is over")
+
+
+def test_write_that_takes_too_long_is_refused_and_stored_later(server: PostgresServer, home: Path) -> None:
+    url = server.new_database()
+    environ = {"CLANKERS_DATABASE_URL": url, "CLANKERS_DATABASE_WRITE_SECONDS": "0.5"}
+    with running_daemon(home, HOME=str(home), **environ) as daemon, daemon.connect() as rpc:
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(
+                "CREATE FUNCTION clankers.sleep() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN PERFORM pg_sleep(600); RETURN NEW; END $$"
+            )
+            admin.execute(
+                "CREATE TRIGGER slow BEFORE INSERT ON clankers.messages FOR EACH ROW EXECUTE FUNCTION clankers.sleep()"
+            )
+            events = [{"message": message(f"m{number}", "s1")} for number in range(3)]
+            refused = rpc.request("events.batch", {"events": events})["error"]
+            assert "raise database_write_seconds" in refused["message"]
+            assert refused["data"]["retry"] == "spool"
+            sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            assert admin.execute(sleeping).fetchone() == (0,)
+            admin.execute("DROP TRIGGER slow ON clankers.messages")
+        store(rpc, "m1")
+        finished(rpc, rpc.call("db.vacuum")["jobId"])  # which has no limit
+        eventually(lambda: rpc.call("health")["problem"] is None, "the problem is over")
 
 
 def terminate(url: str, condition: str) -> int:

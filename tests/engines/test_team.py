@@ -122,6 +122,13 @@ def test_restricted_project_is_seen_by_its_members_alone(team: dict[str, RawConn
     bob.call("upsertMessage", message=message("m3", "s3", "what bob may store is stored"))
 
 
+def test_member_is_told_what_only_the_owner_may_do(team: dict[str, RawConnection]) -> None:
+    for method in ("reindex", "db.vacuum"):
+        refused = team["bob"].request(method)["error"]["message"]
+        assert "only the owner of the schema clankers may" in refused
+    assert team["bob"].call("health")["problem"] is None
+
+
 def test_owner_and_members_back_up_what_they_see(team: dict[str, RawConnection]) -> None:
     boss, alice = team["boss"], team["alice"]
     alice.call("memory.add", content=SECRET, scope="user:alice", scopes=["*"])

@@ -149,19 +149,24 @@ class PostgresReplica(PostgresServer):
 
 
 def main() -> None:
-    """Run a server and a daemon on it until Ctrl-C."""
+    """Run a server and a daemon on it until Ctrl-C, or until this process is ended."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with PostgresServer() as server, tempfile.TemporaryDirectory(prefix="clk-") as home:
         environ = os.environ | {
             "CLANKERS_DATA_PATH": home,
             "CLANKERS_CONFIG_PATH": f"{home}/clankers.toml",
             "CLANKERS_DATABASE_URL": server.new_database(),
         }
-        print(f"Database: {environ['CLANKERS_DATABASE_URL']}")
-        print(f"Daemon: CLANKERS_DATA_PATH={home} clankers-ctl status")
         daemon = subprocess.Popen([sys.executable, "-m", "clankersd"], env=environ)
         try:
+            while not (Path(home) / "clankers/dxta-clankers.sock").exists() and daemon.poll() is None:
+                time.sleep(0.1)
+            print(f"Database: {environ['CLANKERS_DATABASE_URL']}")
+            print(f"Daemon: CLANKERS_DATA_PATH={home} {Path(sys.executable).with_name('clankers-ctl')} status")
+            print("Ctrl-C ends both and deletes their data.", flush=True)
             daemon.wait()
         except KeyboardInterrupt:
+            daemon.terminate()
             daemon.wait(READY_WITHIN)
 
 

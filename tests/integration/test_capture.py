@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,21 @@ def test_nothing_of_a_project_that_declines_is_stored(home: Path, rpc: RawConnec
     assert "hello" not in everything(rpc)
     assert rpc.call("session.list")["sessions"] == []
     assert status_of(rpc, "claude-code")["optedOut"] - before == 2
+
+
+def test_project_declines_through_links_and_in_worktrees(home: Path, rpc: RawConnection) -> None:
+    project, worktree, link = home / "declining", home / "worktree", home / "link"
+    (project / "sub" / "deep").mkdir(parents=True)
+    (project / ".clankers-ignore").touch()
+    link.symlink_to(project / "sub")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(project)]
+    for command in (["init", "-q"], ["commit", "-qm", "x", "--allow-empty"], ["worktree", "add", "-q", str(worktree)]):
+        subprocess.run([*git, *command], check=True)
+    for number, where in enumerate([link / "deep", worktree]):
+        claude(rpc, "UserPromptSubmit", session=f"s{number}", prompt="hello", prompt_id="p", cwd=str(where))
+        rpc.call("upsertSession", session={"id": f"u{number}", "projectPath": str(where), "title": "hello"})
+    assert "hello" not in everything(rpc)
+    assert rpc.call("session.list")["sessions"] == []
 
 
 def test_project_may_change_its_mind(home: Path, rpc: RawConnection) -> None:

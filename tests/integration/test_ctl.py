@@ -164,6 +164,24 @@ def test_usage_errors_exit_2(down: DaemonProcess, words: list[str]) -> None:
     assert ran.out == ""
 
 
+def test_usage_errors_are_json_too(down: DaemonProcess) -> None:
+    ran = ctl(down, "sessions", "--limit", "0", "--json")
+
+    assert ran.code == 2
+    assert "--limit" in ran.json["error"]["message"]
+    assert ran.err.count("--limit") == 1
+
+
+@pytest.mark.parametrize("group", ["memory", "session", "config"])
+def test_group_without_a_command_prints_its_help_once(down: DaemonProcess, group: str) -> None:
+    ran = ctl(down, group)
+
+    assert ran.code == 2
+    assert ran.err.startswith(f"Usage: clankers-ctl {group}")
+    assert ran.err.count("Usage:") == 1
+    assert "Error" not in ran.err
+
+
 def test_exit_codes_are_documented(down: DaemonProcess) -> None:
     text = ctl(down, "--help").out
 

@@ -107,10 +107,9 @@ def hide_a_row_from_an_index(db: apsw.Connection) -> None:
 
 
 FIRST = "(SELECT min(id) FROM chunks WHERE message_id = 'm1')"
-OTHER_WORDS = """
-    INSERT INTO chunks_fts (chunks_fts, rowid, text, header, extra)
-    SELECT 'delete', id, 'other words', '', '' FROM chunks LIMIT 1
-"""
+OTHER_WORDS = (
+    "UPDATE chunks_fts SET text = 'other words', header = '', extra = '' WHERE rowid = (SELECT min(id) FROM chunks)"
+)
 BROKEN: dict[str, tuple[Break, set[str], str]] = {
     "words that no text has": (sql(OTHER_WORDS), {"full text"}, "rebuilt chunks_fts"),
     "no words at all": (sql("INSERT INTO chunks_fts (chunks_fts) VALUES ('delete-all')"), {"full text"}, "chunks_fts"),
@@ -121,10 +120,12 @@ BROKEN: dict[str, tuple[Break, set[str], str]] = {
         sql("INSERT INTO memories_fts (memories_fts) VALUES ('delete-all')"), {"full text"}, "rebuilt memories_fts",
     ),
     "a message that went without its chunks": (
-        sql("DELETE FROM messages WHERE id = 'm0'"), {"owners"}, "removed 1 row of the index without an owner",
+        sql("DELETE FROM messages WHERE id = 'm0'"), {"owners", "full text"},
+        "removed 1 row of the index without an owner",
     ),
     "a chunk of nothing": (
-        sql(f"UPDATE chunks SET message_id = NULL WHERE id = {FIRST}"), {"owners", "texts"}, "chunked 1 text that",
+        sql(f"UPDATE chunks SET message_id = NULL WHERE id = {FIRST}"),
+        {"owners", "texts", "full text"}, "chunked 1 text that",
     ),
     "a message without chunks": (
         sql("DELETE FROM chunks WHERE message_id = 'm2'"), {"texts", "vectors"}, "removed 1 vector without a chunk",

@@ -35,8 +35,8 @@ OTHER_UID = 12345
 
 HARMLESS = {
     "chat_calls_per_hour", "chat_calls_per_session", "chat_characters", "chat_messages", "chat_model", "chat_seconds",
-    "chunk_overlap", "chunk_tokens", "database_schema", "database_shared", "document_megabytes", "document_seconds",
-    "embedding_cache_entries",
+    "chunk_overlap", "chunk_tokens", "database_schema", "database_shared", "database_write_seconds",
+    "document_megabytes", "document_seconds", "embedding_cache_entries",
     "hnsw_ef_construction", "hnsw_ef_search", "hnsw_m",
     "extract_days", "extract_memories", "extract_quiet_minutes", "hook_autostart", "idle_exit_seconds", "index_sources",
     "index_tools", "log_level", "maintain_hours", "max_connections", "memory_archive_below", "memory_importance_weight",

@@ -12,6 +12,7 @@ import pytest
 import sqlite_vec
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.embedding_service import Answer, Request, Service, embeddings, say, served
+from helpers.full_text import find_fault
 from helpers.waiting import eventually, settled
 
 MODES = ("keyword", "vector", "hybrid")
@@ -82,7 +83,7 @@ def opened(database: Path) -> Iterator[apsw.Connection]:
 def assert_nothing_is_left_over(database: Path) -> None:
     """Words, vectors and queue speak of the same chunks as the table of chunks does."""
     with opened(database) as db:
-        db.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")
+        assert find_fault(db) is None
         assert db.execute("SELECT count(*) FROM index_queue WHERE chunk NOT IN (SELECT id FROM chunks)").get == 0
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING vec0%'")]
         live = db.execute("SELECT id FROM index_generations WHERE state = 'live' AND dims IS NOT NULL").get
@@ -700,6 +701,20 @@ def test_reindex_ends_when_the_configuration_changes(home: Path) -> None:
         done = finish(connection, job)
         assert done["state"] in ("failed", "cancelled")
         assert settled(connection)["vectors"] == "ready"
+
+
+def test_reindex_survives_a_migration_that_has_nothing_to_do(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (_, connection, service):
+        fill(connection)
+        settled(connection)
+        behaviour.go_on.clear()
+        configure(connection, "embedder_model", "b")
+        job = connection.call("reindex")["jobId"]
+        until_building(connection, service)
+        assert connection.call("db.migrate")["applied"] == []
+        behaviour.go_on.set()
+        assert finish(connection, job)["state"] == "done"
 
 
 def test_reindex_may_name_the_embedder(empty_index: RawConnection) -> None:

@@ -2,10 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from mcp import Client, StdioServerParameters
 
 import clankers
 import clankers.mcp
-from clankers.ctl.plugin_files import mcp_command
+from clankers.ctl.plugin_files import mcp_command, relay_command
 from clankers.mcp import OFFLINE_ANSWERS
 from clankers_protocol.framing import frame
-from clankersd.mcp.server import offline_answers
+from clankersd.mcp.server import PROTOCOL_VERSIONS, offline_answers, offline_shell_variables
 from clankersd.mcp.tools import TOOLS
 
 pytestmark = pytest.mark.anyio
@@ -103,8 +104,9 @@ def test_tool_descriptions_cost_less_than_1500_tokens() -> None:
 
 def test_answers_without_a_daemon_are_those_of_the_daemon() -> None:
     """Written by `make docs`."""
-    packaged = Path(clankers.mcp.__file__).with_name(OFFLINE_ANSWERS).read_bytes()
-    assert json.loads(packaged) == json.loads(json.dumps(offline_answers()))
+    packaged = Path(clankers.mcp.__file__).with_name(OFFLINE_ANSWERS)
+    assert json.loads(packaged.read_bytes()) == json.loads(json.dumps(offline_answers()))
+    assert packaged.with_suffix(".sh").read_text() == offline_shell_variables()
 
 
 async def test_tools_are_listed_with_descriptions(client: Client) -> None:
@@ -242,6 +244,33 @@ async def test_remember_stores_a_memory_until_forget(client: Client, project: Pa
     assert "failed" in await fail(client, "forget", id="0192aaaa-nobody")
 
 
+async def test_remember_stores_nothing_in_a_project_that_opted_out(
+    shared_daemon: DaemonProcess, rpc: RawConnection, tmp_path: Path
+) -> None:
+    (tmp_path / ".clankers-ignore").touch()
+    async with agent(shared_daemon, tmp_path) as other:
+        assert "opted out" in await fail(other, "remember", content="The code name is Quokka.", everywhere=True)
+    assert rpc.call("memory.list", scopes=["*"])["memories"] == []
+
+
+async def test_timeline_of_a_memory_lists_those_of_this_project(
+    client: Client, rpc: RawConnection, tmp_path: Path
+) -> None:
+    answer = await use(client, "remember", content="Invoices are rounded with Decimal.")
+    memory = answer.removeprefix("Remembered: ").removesuffix(".")
+    other = rpc.call("memory.add", content="The code name is Quokka.", project=str(tmp_path))["memory"]["id"]
+    private = rpc.call("memory.add", content="Ada is on leave in May.", scope="user:ada")["memory"]["id"]
+
+    assert [each in await use(client, "timeline", id=memory) for each in (memory, other, private)] == [
+        True,
+        False,
+        False,
+    ]
+    everywhere = await use(client, "timeline", id=other, everywhere=True)
+    assert all(each in everywhere for each in (memory, other, private))
+    assert "not found" in await fail(client, "timeline", id=other)
+
+
 async def test_remember_can_be_global_and_supersede_a_memory(client: Client, rpc: RawConnection, project: Path) -> None:
     answer = await use(client, "remember", content="Deploys happen on Tuesdays.", everywhere=True, pinned=True)
     old = answer.removeprefix("Remembered: ").removesuffix(".")
@@ -254,9 +283,9 @@ async def test_remember_can_be_global_and_supersede_a_memory(client: Client, rpc
 class Harness:
     """A harness that writes and reads lines, to send what the SDK never would."""
 
-    def __init__(self, daemon: DaemonProcess, project: Path, **environ: str) -> None:
+    def __init__(self, daemon: DaemonProcess, project: Path, command: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            mcp_command(), env=daemon.environ | environ, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            command or mcp_command(), env=daemon.environ, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def __enter__(self) -> "Harness":
@@ -371,6 +400,116 @@ def test_relay_reconnects_to_a_restarted_daemon(fresh_daemon: DaemonProcess, hom
         assert harness.request(2, "tools/call", name="status")["result"]["isError"] is False
 
 
+SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
+DISCOVER = {"jsonrpc": "2.0", "id": "server-discover-probe-1", "method": "server/discover", "params": {"_meta": {}}}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+STATUS = {"name": "status", "arguments": {}}
+
+
+def started_by(shell: str, daemon: DaemonProcess) -> list[str]:
+    """The server as plugins start it, by this shell, for a daemon elsewhere than that of this process."""
+    _, script, _, *relay = mcp_command()
+    return [str(shutil.which(shell)), script, str(daemon.socket_path), *relay]
+
+
+def compact(message: dict[str, Any]) -> bytes:
+    """Encode a message as JavaScript does."""
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def as_typescript(request_id: Any, method: str, **params: Any) -> bytes:
+    """Order the members of a request as the SDK in TypeScript does."""
+    members = {"method": method, "params": params} if params else {"method": method}
+    return compact(members | {"jsonrpc": "2.0", "id": request_id})
+
+
+def as_rust(request_id: Any, method: str, **params: Any) -> bytes:
+    """Order the members of a request as the SDK in Rust does."""
+    return compact({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+
+def is_interpreter(process: subprocess.Popen[bytes]) -> bool:
+    return Path(f"/proc/{process.pid}/exe").resolve() == Path(sys.executable).resolve()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("encode", [as_typescript, as_rust])
+def test_server_starts_no_interpreter_before_it_is_needed(
+    shared_daemon: DaemonProcess, folder: Path, shell: str, encode: Callable[..., bytes]
+) -> None:
+    """The answers are those of the relay, before and after it has taken over."""
+    with Harness(shared_daemon, folder, started_by(shell, shared_daemon)) as harness:
+        harness.send(compact(DISCOVER))
+        discovered = harness.receive()
+        assert discovered["id"] == DISCOVER["id"]
+        assert discovered["error"] == {"code": -32601, "message": "Method not found", "data": "server/discover"}
+        for version in PROTOCOL_VERSIONS:
+            harness.send(encode(0, "initialize", protocolVersion=version, capabilities={}, clientInfo={"name": "x"}))
+            wanted = offline_answers()["initialize"] | {"protocolVersion": version}
+            assert harness.receive() == {"jsonrpc": "2.0", "id": 0, "result": wanted}
+        harness.send(compact(INITIALIZED))
+        harness.send(encode(12, "tools/list"))
+        assert harness.receive() == {"jsonrpc": "2.0", "id": 12, "result": offline_answers()["tools/list"]}
+        if sys.platform == "linux":
+            assert not is_interpreter(harness.process)
+        harness.send(encode(13, "tools/call", **STATUS))
+        assert harness.receive()["result"]["isError"] is False
+        harness.send(encode(14, "tools/call", **STATUS))
+        assert harness.receive()["id"] == 14
+        if sys.platform == "linux":
+            assert is_interpreter(harness.process)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "line",
+    [
+        as_typescript(1, "initialize", protocolVersion="2031-01-01"),
+        as_typescript(1, "initialize", capabilities={}, protocolVersion="2025-03-26"),
+        as_typescript("a b", "tools/list"),
+        as_rust('"', "tools/list"),
+        as_rust(-1, "tools/list"),
+        as_typescript(1, "ping"),
+        as_typescript(1, "tools/listen"),
+        as_typescript(None, "tools/list"),
+        as_rust(1.5, "tools/list"),
+        as_typescript(1, "tools/call", name="search", arguments={"query": "$(id) `id` \\ \\n 'a' \"b\" ü 漢 %s"}),
+        as_typescript(1, "tools/call", name="search", arguments={"query": "many words " * 30_000}),
+        compact({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})[:-1],
+        b"not json",
+        b'[{"jsonrpc":"2.0","id":6,"method":"tools/list"}]',
+        b'{"method":"tools/list","jsonrpc":"1.0","id":1}',
+    ],
+)
+def test_server_answers_as_the_relay_whatever_it_is_sent_first(
+    shared_daemon: DaemonProcess, folder: Path, shell: str, line: bytes
+) -> None:
+    answers = []
+    for command in (relay_command(), started_by(shell, shared_daemon)):
+        ran = subprocess.run(
+            command, env=shared_daemon.environ, cwd=folder, input=line, capture_output=True, timeout=60, check=True
+        )
+        assert ran.stderr == b""
+        answers.append(json.loads(ran.stdout))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_server_ends_with_its_input_and_when_interrupted(
+    shared_daemon: DaemonProcess, folder: Path, shell: str
+) -> None:
+    command = started_by(shell, shared_daemon)
+    ran = subprocess.run(
+        command, env=shared_daemon.environ, cwd=folder, input=b"", capture_output=True, timeout=60, check=True
+    )
+    assert (ran.stdout, ran.stderr) == (b"", b"")
+    with Harness(shared_daemon, folder, command) as harness:
+        harness.send(as_typescript(1, "tools/list"))
+        harness.receive()
+        harness.process.send_signal(signal.SIGINT)
+        assert harness.process.wait(60) == -signal.SIGINT
+
+
 def test_relay_imports_only_the_standard_library() -> None:
     program = "import sys; import clankers.mcp; print(*sys.modules)"
     packages = str(Path(clankers.__file__).parents[1])
@@ -382,7 +521,7 @@ def test_relay_imports_only_the_standard_library() -> None:
 
 
 def test_relay_prints_its_help() -> None:
-    ran = subprocess.run([*mcp_command(), "--help"], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run([*relay_command(), "--help"], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.startswith("clankers-mcp\n\nMCP server on standard input and output")
 
 

@@ -142,6 +142,19 @@ def test_memory_added_again_is_reinforced(rpc: RawConnection, scope: str) -> Non
     assert len(listed(rpc, scope)) == 1
 
 
+def test_long_memory_with_another_day_is_not_taken_for_a_duplicate(rpc: RawConnection, scope: str) -> None:
+    text = (
+        "The on-call rotation of the payments team changes every week on {} at nine in the morning, and whoever takes "
+        "over reads the notes of the last incident and confirms the hand-over in the channel of the team before lunch"
+    )
+    for day in ("Tuesday", "Thursday"):
+        assert rpc.call("memory.add", content=text.format(day), scope=scope)["outcome"] == "created"
+        settled(rpc)
+    context = rpc.call("memory.context", query="when does the on-call rotation change?", scopes=[scope])["text"]
+    assert "Tuesday" in context
+    assert "Thursday" in context
+
+
 def test_force_stores_a_duplicate(rpc: RawConnection, scope: str) -> None:
     add(rpc, "The build needs Go 1.22", scope)
     assert add(rpc, "The build needs Go 1.22", scope, force=True)["outcome"] == "created"

@@ -56,6 +56,15 @@ def test_a_correction_is_true_of_the_past_but_was_not_known_then(rpc: RawConnect
     assert contents(rpc, asOf=known, validAt=days_ago(2)) == {"The limit is 10"}
 
 
+def test_an_unknown_time_in_an_update_changes_nothing(rpc: RawConnection) -> None:
+    """0 means that a time is not known, here as in every other method."""
+    times = {"validFrom": days_ago(10), "validUntil": days_ago(-10), "expiresAt": days_ago(-20)}
+    added = rpc.call("memory.add", content="The limit is 10", **times)["memory"]
+    updated = rpc.call("memory.update", id=added["id"], validFrom=0, validUntil=0, expiresAt=0, importance=0.7)
+    assert updated["importance"] == 0.7
+    assert {name: updated[name] for name in times} == times
+
+
 def test_get_and_searches_take_both_times(rpc: RawConnection) -> None:
     memory = fill(rpc)
     settled(rpc)

@@ -186,6 +186,12 @@ def test_plugin_spools_no_private_text_and_nothing_of_a_project_that_opted_out(o
     (project.parent / ".clankers-ignore").touch()
     opencode.play(prompt("v", "hello"), DISPOSE, project=project)
     opencode.play(prompt("w", "hello"), {"exit": True}, project=project)
+    link, worktree = opencode.home / "link", opencode.home / "worktree"
+    link.symlink_to(project)
+    worktree.mkdir()
+    (worktree / ".git").write_text(f"gitdir: {project.parent}/.git/worktrees/worktree\n")
+    for each in (link, worktree):
+        opencode.play(prompt("x", "hello"), {"exit": True}, project=each)
     assert texts(opencode.spooled()).keys() == {"u"}
 
 

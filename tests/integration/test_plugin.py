@@ -208,22 +208,21 @@ def test_plugin_hooks_run_and_send_their_event(machine: Machine) -> None:
         assert (sent["harness"], sent["event"]) == ("claude-code", payload)
 
 
-CORE = [
-    "SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "SubagentStart", "SubagentStop",
-    "PreCompact", "Stop", "SessionEnd",
-]  # fmt: skip
-WITHOUT_MODEL_SWITCH = {*CORE, "PostToolBatch", "PostCompact", "StopFailure"}
+CORE = {
+    "SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "SubagentStop", "Stop", "SessionEnd",
+}  # fmt: skip
+WITHOUT_MODEL_SWITCH = {*CORE, "PostCompact", "StopFailure"}
 
 
 @pytest.mark.parametrize(
     ("version", "events", "takes_arguments"),
     [
-        ("2.0.77 (Claude Code)", {*CORE}, False),
-        ("2.1.22 (Claude Code)", {*CORE}, False),
+        ("2.0.77 (Claude Code)", CORE, False),
+        ("2.1.22 (Claude Code)", CORE, False),
         ("2.1.200 (Claude Code)", WITHOUT_MODEL_SWITCH, True),
         ("2.1.259 (Claude Code)", WITHOUT_MODEL_SWITCH, True),
         ("2.1.260 (Claude Code)", {*WITHOUT_MODEL_SWITCH, "PostModelSwitch"}, True),
-        ("what?", {*CORE}, False),
+        ("what?", CORE, False),
     ],
 )
 def test_plugin_hooks_are_those_that_the_installed_version_knows(

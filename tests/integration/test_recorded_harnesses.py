@@ -1,5 +1,7 @@
 """Recorded sessions of harnesses with session files: hooks and files give the same rows, in any order, repeatedly."""
 
+import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from helpers.recorded import (
     put_pi_sessions,
     put_qwen_chats,
     put_rollouts,
+    put_transcripts,
     qwen_events,
 )
 from helpers.waiting import eventually
@@ -33,7 +36,7 @@ EVENTS: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
     "pi": pi_events,
     "qwen": qwen_events,
 }
-PUT_FILES: dict[str, Callable[[Path], None]] = {
+PUT_FILES: dict[str, Callable[[Path], object]] = {
     "codex": put_rollouts,
     "copilot": put_event_logs,
     "gemini": put_chats,
@@ -233,3 +236,85 @@ def test_hooks_alone_give_the_rows_of_an_import(fresh_daemon: DaemonProcess, hom
         PUT_FILES[harness](fresh_daemon.home / "user")
         import_history(connection, harness)
         assert rows(connection) == live
+
+
+WITH_FILES = {"claude-code": put_transcripts, **PUT_FILES}
+del WITH_FILES["openclaw"]
+
+
+def session_files(home: Path) -> list[Path]:
+    return sorted(path for path in home.rglob("*.jsonl") if path.is_file())
+
+
+def damage_duplicate(lines: list[bytes], chance: random.Random) -> list[bytes]:
+    """Write lines twice, at once or later."""
+    damaged = list(lines)
+    for line in lines:
+        if chance.random() < 0.3:
+            damaged.insert(damaged.index(line) + 1 + chance.randrange(3), line)
+    return damaged
+
+
+def damage_insert(lines: list[bytes], chance: random.Random) -> list[bytes]:
+    """Insert lines that are no JSON, of no known kind, or without anything that they need."""
+    kinds = sorted({str(json.loads(line).get("type")) for line in lines})
+    strange: list[bytes] = [
+        b"", b"   ", b"{", b"[]", b"null", b"\xff\xfe", b"\x00" * 50, b"[" * 3000, b"{}",
+        b'{"type": "of another version"}', b'{"type": ["user"], "message": 5}',
+        *(json.dumps({"type": kind}).encode() for kind in kinds),
+    ]  # fmt: skip
+    for _ in range(30):
+        lines.insert(chance.randrange(1, len(lines) + 1), chance.choice(strange))
+    return lines
+
+
+@pytest.mark.parametrize("damage", [damage_duplicate, damage_insert])
+@pytest.mark.parametrize("harness", sorted(WITH_FILES))
+def test_damaged_session_files_give_the_rows_of_sound_ones(
+    fresh_daemon: DaemonProcess, harness: str, damage: Callable[[list[bytes], random.Random], list[bytes]]
+) -> None:
+    home, chance = fresh_daemon.home / "user", random.Random(13)
+    with fresh_daemon.connect() as connection:
+        WITH_FILES[harness](home)
+        import_history(connection, harness)
+        sound = rows(connection)
+        for (session_id,) in connection.call("query", sql="SELECT id FROM sessions", limit=1000)["rows"]:
+            connection.call("session.delete", id=session_id)
+        for path in session_files(home):
+            lines = damage(path.read_bytes().splitlines(), chance)
+            path.write_bytes(b"".join(line + b"\n" for line in lines))
+        assert import_history(connection, harness)["unreadable"] == 0
+        assert rows(connection) == sound
+
+
+@pytest.mark.parametrize("harness", sorted(set(EVENTS) - {"openclaw"}))
+def test_files_that_grow_while_they_are_read_give_the_same_rows(fresh_daemon: DaemonProcess, harness: str) -> None:
+    """Cut anywhere, also within a line or a character."""
+    home, chance = fresh_daemon.home / "user", random.Random(13)
+    with fresh_daemon.connect() as connection:
+        PUT_FILES[harness](home)
+        whole = {path: path.read_bytes() for path in session_files(home)}
+        for path in whole:
+            path.write_bytes(b"")
+        cuts = {path: sorted(chance.randrange(len(content) + 1) for _ in range(4)) for path, content in whole.items()}
+        for step in range(5):
+            for path, content in whole.items():
+                with path.open("ab") as file:
+                    file.write(content[path.stat().st_size : [*cuts[path], len(content)][step]])
+            replay(connection, harness, home)
+            wait_until_current(connection)
+        live = rows(connection)
+        import_history(connection, harness)
+        assert rows(connection) == live
+        stored = {key: each for key, each in counts(connection).items() if not EPHEMERAL.startswith(key)}
+        assert stored == EXPECTED[harness]
+
+
+def wait_until_current(connection: RawConnection) -> None:
+    """Wait until every file that a hook named is read as far as it goes."""
+
+    def is_current() -> bool:
+        found = connection.call("query", sql="SELECT path, size FROM transcripts", limit=1000)["rows"]
+        return all(size == Path(path).stat().st_size for path, size in found if Path(path).exists())
+
+    eventually(is_current, "every file is read to its end")

@@ -487,6 +487,22 @@ def test_speaker_named_in_the_query_is_preferred(filled: RawConnection) -> None:
     assert speakers["user"] == 0
 
 
+def test_speaker_of_another_project_is_a_word_as_any_other() -> None:
+    texts = {"/one": ["The compiler is slow today."], "/two": ["The compiler is slow.", "Ada has a compiler, too."]}
+    with fresh() as own:
+        for project, said in texts.items():
+            own.call("upsertSession", session={"id": project, "projectPath": project})
+            for number, text in enumerate(said):
+                role = "Ada" if project == "/one" else "user"
+                message = {"id": f"{project}{number}", "sessionId": project, "role": role, "textContent": text}
+                own.call("upsertMessage", message=message)
+        answer = search(own, "compiler of Ada", mode="keyword", project="/two", explain=True)
+        assert names(answer)[0] == "/two1"
+        assert all("speaker" not in hit["components"] for hit in answer["hits"])
+        answer = search(own, "compiler of Ada", mode="keyword", explain=True)
+        assert names(answer)[0] == "/one0"
+
+
 def test_snippets_mark_matches(filled: RawConnection) -> None:
     for hit in search(filled, "amber", mode="hybrid", limit=100)["hits"]:
         assert ("«amber»" in hit["snippet"]) == ("amber" in hit["text"])

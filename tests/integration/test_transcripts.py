@@ -53,9 +53,9 @@ class Transcript:
     def answer(self, number: int, *blocks: dict[str, Any], tokens: int = 100) -> None:
         """One API message, a line for each of its blocks, all with the same usage."""
         usage = {"input_tokens": tokens, "output_tokens": 7, "cache_read_input_tokens": 3}
-        for at, block in enumerate(blocks):
+        for block in blocks:
             message = {"id": f"msg_{number}", "model": "opus", "role": "assistant", "content": [block], "usage": usage}
-            self.write(type="assistant", uuid=f"a{number}-{at}", message=message)
+            self.write(type="assistant", uuid=f"a{number}-{self.lines}", message=message)
 
     def result(self, tool: str, output: str, failed: bool = False) -> None:
         block = {"type": "tool_result", "tool_use_id": tool, "content": output, "is_error": failed}
@@ -145,6 +145,32 @@ def test_lines_that_are_no_json_are_skipped_and_counted(rpc: RawConnection, fold
     tell(rpc, "SessionEnd", transcript, reason="other")
     eventually(lambda: len(messages(rpc)) == 2, "what is around them is read")
     assert reading(rpc)["malformed"] == before + 4
+
+
+def test_text_that_was_cut_in_the_middle_of_a_character_is_stored(rpc: RawConnection, folder: Path) -> None:
+    """JavaScript writes the half of a character that a slice has left as an escape."""
+    malformed = reading(rpc)["malformed"]
+    transcript = Transcript(folder)
+    transcript.prompt(1, "look at \ud83d")
+    transcript.answer(1, say("it is \ud83d\ude00"), use("t1", command="ls"))
+    transcript.result("t1", "many files \ud83d")
+    tell(rpc, "SessionEnd", transcript)
+    eventually(lambda: len(messages(rpc)) == 2, "both messages are stored")
+    assert [text for _, text, _ in messages(rpc)] == ["look at \ufffd", "it is \U0001f600"]
+    (tool,) = rpc.call("tool.list", sessionId=SESSION)["tools"]
+    assert tool["toolOutput"] == "many files \ufffd"
+    assert reading(rpc)["malformed"] == malformed
+
+
+def test_tool_result_of_any_type_stops_neither_its_transcript_nor_others(rpc: RawConnection, folder: Path) -> None:
+    transcript, other = Transcript(folder), Transcript(folder, SESSION.replace("1", "2"))
+    transcript.answer(1, use("t1", command="ls"))
+    transcript.result("t1", {"stdout": "done", "stderr": [5]})  # type: ignore[arg-type]
+    transcript.answer(2, say("all is well"))
+    other.answer(3, say("and here"))
+    for each in (transcript, other):
+        tell(rpc, "SessionEnd", each)
+    eventually(lambda: len(messages(rpc)) == 2 and len(messages(rpc, other.session)) == 1, "both are read")
 
 
 def test_line_that_is_being_written_is_read_when_it_is_finished(rpc: RawConnection, folder: Path) -> None:

@@ -1,9 +1,13 @@
 """Jobs, vacuum, checks, migrations by hand."""
 
+import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 
 
@@ -101,3 +105,60 @@ def test_newer_database_is_refused_with_a_reason_and_left_alone(fresh_daemon: Da
         assert "9999" in health["problem"]
         refused = connection.request("upsertSession", {"session": {"id": "s"}})["error"]
         assert (refused["code"], refused["data"]["retry"]) == (5001, "spool")
+
+
+def copy_to(connection: RawConnection, path: Path) -> dict[str, Any]:
+    return finished(connection, connection.call("engine.copy", to=str(path))["jobId"])
+
+
+def test_engine_copy_changes_no_file_but_a_database_of_ours(
+    shared_daemon: DaemonProcess, rpc: RawConnection, tmp_path: Path
+) -> None:
+    text, link, foreign = tmp_path / "notes.txt", tmp_path / "link", tmp_path / "foreign.db"
+    text.write_text("mine")
+    text.chmod(0o644)
+    link.symlink_to(text)
+    with closing(sqlite3.connect(foreign)) as other:
+        other.execute("CREATE TABLE theirs (a)")
+    foreign.chmod(0o644)
+    before = foreign.read_bytes()
+
+    expected = {
+        text: "not a database",
+        link: "links are not followed",
+        foreign: "another program",
+        tmp_path: "directory",
+        shared_daemon.database: "would be copied",
+    }
+    for path, reason in expected.items():
+        job = copy_to(rpc, path)
+        assert job["state"] == "failed"
+        assert reason in job["error"]
+    assert (text.read_text(), foreign.read_bytes()) == ("mine", before)
+    assert [path.stat().st_mode & 0o777 for path in (text, foreign)] == [0o644, 0o644]
+
+
+def test_engine_copy_writes_a_file_that_only_the_owner_can_read(rpc: RawConnection, tmp_path: Path) -> None:
+    for _ in range(2):  # the second time, everything is there already
+        assert copy_to(rpc, tmp_path / "copy.db")["state"] == "done"
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("path", ["/tmp/" + "a" * 300, "/tmp/a\0b", "~nobody-of-this-name/notes"])
+def test_impossible_path_is_an_error_of_the_caller(rpc: RawConnection, path: str) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("index.add", {"path": path}),
+        ("index.remove", {"path": path}),
+        ("backup.restore", {"path": path}),
+        ("document.ingest", {"path": path}),
+        ("daemon.configure", {"key": "watch_roots", "value": [path]}),
+        ("daemon.configure", {"key": "transcript_folders", "value": [path]}),
+    ]
+    for method, params in calls:
+        assert rpc.request(method, params)["error"]["code"] in (-32602, 4004), method
+
+
+def test_restoring_a_file_that_is_no_database_says_so(rpc: RawConnection, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    error = rpc.request("backup.restore", {"path": str(tmp_path / "notes.txt")})["error"]
+    assert "is not a database" in error["message"]

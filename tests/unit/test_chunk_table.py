@@ -46,7 +46,7 @@ def add(db: Db, chunk: int, turn: int | None, session: str | None = "s", **colum
 
 def first_chunk(table: ChunkTable, turn: int, session: str = "s") -> int:
     key = table.sessions.by_text[session] * chunk_table.TURNS_PER_SESSION + turn
-    return table.chunks_at_turns([key], CHUNKING).get(key, 0)
+    return int(table.chunks_at(np.array([key]), CHUNKING)[0])
 
 
 def test_table_follows_chunks_that_are_added_changed_and_deleted(db: Db, table: ChunkTable) -> None:

@@ -11,7 +11,7 @@ import clankers.hook
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
-OURS = {"clankers", "clankers.hook", "clankers.spool"}
+OURS = {"clankers", "clankers.hook"}
 
 
 def loaded_by_the_hook() -> set[str]:

@@ -110,6 +110,7 @@ def test_lookup_that_is_interrupted_anywhere_and_run_again_finds_every_word(
         return run(self, *arguments)
 
     monkeypatch.setattr(Db, "value", interrupt_once)
+    monkeypatch.setattr(keyword, "SLICE_SECONDS", 60.0)  # only the interrupt ends a slice, however busy the machine is
     with contextlib.suppress(apsw.InterruptError):
         lookup.run_slice(db)
     while not lookup.is_done:

@@ -17,6 +17,7 @@ from clankersd.memories.similarity import (
     overlap,
     probes,
     quarters,
+    replaces_words,
     simhash,
 )
 
@@ -157,3 +158,23 @@ def test_simhash_is_the_same_without_numpy(text: str) -> None:
         patch.setattr(similarity, "numpy_if_available", lambda: None)
         plain = similarity.simhash(text)
     assert plain == similarity.simhash(text)
+
+
+LONG = (
+    "The on-call rotation of the payments team changes every week on Tuesday at nine in the morning, and whoever takes "
+    "over reads the notes of the last incident, checks the dashboards and confirms the hand-over before lunch"
+)
+
+
+@pytest.mark.parametrize(("word", "other"), [("Tuesday", "Thursday"), ("payments", "shipping"), ("lunch", "dinner")])
+def test_text_with_another_word_is_no_duplicate(word: str, other: str) -> None:
+    assert replaces_words(LONG, LONG.replace(word, other))
+    assert not is_near_duplicate(LONG, LONG.replace(word, other))
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [("notes", "note"), ("checks", "checked"), ("before lunch", ""), ("in the morning", "of a morning")],
+)
+def test_text_with_another_form_or_without_some_words_is_a_duplicate(words: str, others: str) -> None:
+    assert is_near_duplicate(LONG, LONG.replace(words, others))

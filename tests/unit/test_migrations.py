@@ -10,6 +10,7 @@ from tests.faults.upgrades import make_old_database
 from clankersd.db.connection import Db
 from clankersd.db.errors import SchemaRefused
 from clankersd.db.migrations import Migration, bundled, migrate, roll_back, version
+from clankersd.index.repair import FULL_TEXT
 
 ORIGINAL = """
     CREATE TABLE sessions (id TEXT PRIMARY KEY, title TEXT, project_path TEXT, project_name TEXT, model TEXT,
@@ -178,3 +179,32 @@ def test_every_earlier_schema_is_migrated_with_its_data(tmp_path: Path, version:
     assert db.value("PRAGMA integrity_check") == "ok"
     assert not db.fetch("PRAGMA foreign_key_check")
     db.raw.close()
+
+
+def test_chunks_of_messages_share_their_text_and_get_it_back(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path / "backups", bundled()[:17])
+    text, chunk = "the naïve walrus sings", "walrus sings"
+    db.execute("INSERT INTO sessions (id, created_at, updated_at) VALUES ('s', 1, 1)")
+    insert = "INSERT INTO messages (id, session_id, text_content, created_at) VALUES (:id, 's', :text, 1)"
+    for name, stored in (("short", text), ("long", text + " " * 20_000)):
+        db.execute(insert, {"id": name, "text": stored})
+        db.execute(
+            """
+            INSERT INTO chunks (chunk_id, chunking, source, message_id, position, start_line, end_line, start_offset,
+                                end_offset, tokens, created_at, hash, text)
+            VALUES (:id, 1, 'sessions', :id, 0, 1, 1, 10, 22, 2, 1, '', :text)
+            """,
+            {"id": name, "text": chunk},
+        )
+    db.execute("INSERT INTO chunks_fts (chunks_fts) VALUES ('rebuild')")
+    texts = "SELECT chunk_id, text FROM chunks ORDER BY id"
+    found = "SELECT count(*) FROM chunks_fts WHERE chunks_fts MATCH 'walrus'"
+
+    migrate(db, tmp_path / "backups", bundled()[:18])
+    assert db.tuples(texts) == [("short", ""), ("long", chunk)]
+    assert (db.value(found), db.engine.find_fault(db, FULL_TEXT)) == (2, None)
+
+    db.execute(bundled()[17].down or "")
+    assert db.tuples(texts) == [("short", chunk), ("long", chunk)]
+    assert db.value(found) == 2
+    db.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")

@@ -7,6 +7,7 @@ import string
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -168,6 +169,8 @@ def test_what_is_no_secret_is_left_alone() -> None:
         ("DB_PASSWORD=hunter2x", "DB_PASSWORD=[redacted:password]"),
         ("a\n<private>never mind</private>\nb", "a\n[redacted:private]\nb"),
         ("<PRIVATE>until the end", "[redacted:private]"),
+        ('a <private reason="mine">b</private > c', "a [redacted:private] c"),
+        ("run it with --key <private key> and <private/>", "run it with --key <private key> and <private/>"),
         ("redis://:p4ssw0rd@cache/0", "redis://:[redacted:url-password]@cache/0"),
         ('{"a":"export TOKEN=abc123def456ghi7\\nls"}', '{"a":"export TOKEN=[redacted:secret]\\nls"}'),
         ("Größe: ü PASSWORT_PASSWORD=geheim99ß ok", "Größe: ü PASSWORT_PASSWORD=[redacted:password] ok"),
@@ -254,6 +257,55 @@ def test_keys_of_objects_and_pairs_of_name_and_value_are_redacted() -> None:
     cleaned, counts = redact_all({token: 1, "env": [{"name": "DB_PASSWORD", "value": "hunter2"}]})
     assert cleaned == {"[redacted:api-key]": 1, "env": [{"name": "DB_PASSWORD", "value": "[redacted:password]"}]}
     assert counts == {"api-key": 1, "password": 1}
+
+
+TOKEN = "ghp_frwhFjGH4l9YOgHNj3yitnLWvEf7EvYzn9Xw"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("\x1b[1m{}\x1b[0m done", "\x1b[1m[redacted:api-key]\x1b[0m done"),
+        ("\x1b[32mtoken\x1b[0m{}", "\x1b[32mtoken\x1b[0m[redacted:api-key]"),
+        ("\\u001b[33m{}\\u001b[0m", "\\u001b[33m[redacted:api-key]\\u001b[0m"),
+        ("\\033[1;31m{}\\033[0m", "\\033[1;31m[redacted:api-key]\\033[0m"),
+        ("see \u200b{}\u200b", "see \u200b[redacted:api-key]\u200b"),
+    ],
+)
+def test_coloured_token_is_found(text: str, kept: str) -> None:
+    assert redact(text.format(TOKEN))[0] == kept
+
+
+@pytest.mark.parametrize("between", ["\x1b[31m", "\x1b[m\x1b[K", "\u200b", "\u00ad", "\ufeff"])
+def test_token_with_something_invisible_in_it_is_found(between: str) -> None:
+    assert redact(f"a {TOKEN[:14]}{between}{TOKEN[14:]} b")[0] == "a [redacted:api-key] b"
+
+
+def test_value_of_a_coloured_name_is_found() -> None:
+    grepped = "\x1b[35m.env\x1b[m\x1b[K\x1b[36m:\x1b[m\x1b[K\x1b[01;31mDB_PASSWORD\x1b[m\x1b[K=hunter2x"
+    assert redact(grepped)[0] == grepped.replace("hunter2x", "[redacted:password]")
+
+
+def test_secret_in_a_link_of_a_terminal_is_found() -> None:
+    link = "\x1b]8;;https://ada:{}@example.org/\x1b\\the page\x1b]8;;\x1b\\"
+    assert redact(link.format("hunter2x"))[0] == link.format("[redacted:url-password]")
+
+
+@given(st.text(st.sampled_from(["\x1b", "[", "]", "8", ";", "1", "m", "\\", "\u200b", "a", "\x07"]), max_size=60))
+def test_invisible_characters_without_secrets_stay(text: str) -> None:
+    assert redact(text) == (text, {})
+
+
+def test_value_in_json_that_was_encoded_again_and_again_is_found() -> None:
+    text = json.dumps({"password": "hunter2x"})
+    for _ in range(3):
+        assert "hunter2x" not in redact(text)[0]
+        text = json.dumps(text)
+
+
+def test_percent_encoded_private_key_is_found() -> None:
+    key = pem(random.Random(SEED))
+    assert redact(f"curl -d key={quote(key)}&x=1")[0].endswith("[redacted:private-key]&x=1")
 
 
 def test_private_parts_may_be_nested() -> None:

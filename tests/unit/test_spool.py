@@ -104,6 +104,9 @@ PRIVATE = [
     "one <private>1</private> two <private>2</private> three",
     "outer <private>a <private>b</private> c</private> end",
     "never closed <private>x </privat",
+    '<private reason="salary">mine</private > and <private\n>more</private>',
+    "no tags: <private key>, <private/> and <privately>",
+    "<PRIVATE why=x/>not a tag, <private why=x>a tag",
     "</private> closed before <private>y</private>",
     "<private>" * 3 + "z" + "</private>" * 2 + " still private",
 ]
@@ -132,6 +135,18 @@ def test_is_opted_out_looks_in_the_folder_and_above(tmp_path: Path) -> None:
     (tmp_path / "a" / ".clankers-ignore").symlink_to("nowhere")
     assert is_opted_out(str(deep))
     assert not is_opted_out(str(tmp_path))
+
+
+def test_is_opted_out_follows_links_and_worktrees(tmp_path: Path) -> None:
+    repository, worktree, link = tmp_path / "repository", tmp_path / "worktree", tmp_path / "link"
+    (repository / "sub" / "deep").mkdir(parents=True)
+    (worktree / "deep").mkdir(parents=True)
+    (worktree / ".git").write_text(f"gitdir: {repository}/.git/worktrees/worktree\n")
+    link.symlink_to(repository / "sub")
+    folders = [str(link / "deep"), str(worktree), str(worktree / "deep")]
+    assert not any(map(is_opted_out, folders))
+    (repository / ".clankers-ignore").touch()
+    assert all(map(is_opted_out, folders))
 
 
 def test_folder_made_by_another_hook_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

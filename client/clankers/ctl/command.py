@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import click
 import msgspec
+from click.exceptions import NoArgsIsHelpError
 
 from clankers.client import Client
 from clankers.ctl.lazy import LazyGroup
@@ -191,8 +192,12 @@ class Root(LazyGroup):
             fail(ctx, EXIT_FAILED, error.message, error.code, error.data)
         except (TimeoutError, BadReply) as error:
             fail(ctx, EXIT_FAILED, str(error))
+        except NoArgsIsHelpError:
+            raise  # its message is the help of a group of commands
         except click.UsageError as error:
-            raise click.UsageError(sanitize(error.format_message()), error.ctx) from error
+            message = sanitize(error.format_message())
+            print_json_error(ctx, message)
+            raise click.UsageError(message, error.ctx) from error
         except click.ClickException as error:
             fail(ctx, EXIT_FAILED, error.format_message())
 
@@ -209,9 +214,14 @@ def without_place(message: str) -> str:
     return f"{rest} ({field})" if found.end() == len(message) else rest
 
 
-def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None) -> NoReturn:
-    """Report an error and exit with `exit_code`."""
+def print_json_error(ctx: click.Context, message: str, code: int | None = None, data: Any = None) -> None:
+    """Print an error on standard output if JSON was asked for."""
     if ctx.ensure_object(Ctl).json:
         print_json({"error": {"code": code, "message": message, "data": data}})
+
+
+def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None) -> NoReturn:
+    """Report an error and exit with `exit_code`."""
+    print_json_error(ctx, message, code, data)
     secho(f"Error: {without_place(message)}", err=True, fg="red")
     ctx.exit(exit_code)

@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +52,7 @@ class Edits:
         default_factory=dict
     )  # path of a file: name of its saved original, None if it did not exist
     _created_folders: list[str] = field(default_factory=list)
+    _files: list[str] = field(default_factory=list)  # those that were written as ours
     installed_at: int | None = None
     """Time of the last change of a file, in milliseconds; None if that is not known."""
 
@@ -59,6 +60,7 @@ class Edits:
         with suppress(FileNotFoundError):
             ledger = json.loads((self.folder / LEDGER).read_text("utf-8"))
             self._originals, self._created_folders = ledger["before"], ledger["made"]
+            self._files = ledger.get("files", [])
             self.installed_at = ledger.get("at")
 
     def is_installed(self) -> bool:
@@ -67,6 +69,8 @@ class Edits:
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file that belongs to us."""
+        if str(path) not in self._files:
+            self._files.append(str(path))
         if read_if_exists(path) == content:
             self._record("unchanged", path)
             return
@@ -181,12 +185,24 @@ class Edits:
         else:
             path.unlink()
 
+    def remove_former(self, current: Iterable[Path]) -> None:
+        """Remove the files that an earlier version wrote and that are not among the current ones."""
+        kept = set(map(str, current))
+        for path in [each for each in self._files if each not in kept]:
+            self.remove(Path(path))
+            self._files.remove(path)
+
     def save(self) -> None:
         """Record what was done, so that it can be undone."""
         if not self.dry_run:
             if any(step.action != "unchanged" for step in self.steps):
                 self.installed_at = time.time_ns() // 1_000_000
-            ledger = {"before": self._originals, "made": self._created_folders, "at": self.installed_at}
+            ledger = {
+                "before": self._originals,
+                "made": self._created_folders,
+                "files": self._files,
+                "at": self.installed_at,
+            }
             self._make_folder(self.folder)
             self._replace(self.folder / LEDGER, json.dumps(ledger, indent=2).encode())
 

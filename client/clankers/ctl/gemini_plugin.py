@@ -16,6 +16,7 @@ from clankers.ctl.plugin_files import (
     hook_command,
     mcp_command,
     read_package_folder,
+    relay_command,
     with_hook_command,
 )
 from clankers_protocol.paths import default_paths
@@ -78,7 +79,7 @@ class Gemini:
         return (
             f"{self.title} will load the extension {self.extension}:\n"
             f"  at {', '.join(hooks)} it runs the hook {hook_command()[0]} … clankers.hook {self.name}\n"
-            f"  and for each session the MCP server {mcp_command()[0]} … clankers.mcp\n"
+            f"  and for each session the MCP server {relay_command()[0]} … clankers.mcp\n"
             "Both only talk to the clankers daemon on this machine."
         )
 

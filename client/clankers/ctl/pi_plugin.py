@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clankers.ctl.agent_texts import markdown_commands, skill_file
 from clankers.ctl.file_plugin import FilePlugin
-from clankers.ctl.plugin_files import hook_command, mcp_command, with_constants
+from clankers.ctl.plugin_files import hook_command, relay_command, with_constants
 
 
 class Pi(FilePlugin):
@@ -24,6 +24,6 @@ class Pi(FilePlugin):
         text = (package_files("clankers.ctl") / "plugins" / self.name / "clankers.ts").read_text("utf-8")
         offline = json.loads((package_files("clankers") / "mcp_offline.json").read_text("utf-8"))
         tools = offline["tools/list"]["tools"]
-        extension = with_constants(text, {"HOOK": hook_command(), "MCP": mcp_command(), "TOOLS": tools})
+        extension = with_constants(text, {"HOOK": hook_command(), "MCP": relay_command(), "TOOLS": tools})
         beside = skill_file() | markdown_commands("prompts", "clankers-")
         return {self.path: extension, **{self.home / name: content for name, content in beside.items()}}

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -61,11 +62,13 @@ CAPTURE_STATUS_SECONDS = 5
 HOOK_GRACE_MS = 60_000
 """A session that was running during the installation has no hooks, and goes on writing its files for a while."""
 
+_PROGRAM = re.compile(r"""["']?(/[^"'\n]*?)["']?,?\s+(?:"args":\s*\[\s*)?["']?-I["']?[\s,]""")
+"""The interpreter in a command: in a list of words, as `command` and `args`, or in a line for a shell."""
+
 VERSION_SECONDS = 20
 Version = tuple[int, int, int]
 
 CLAUDE_HOOKS_SINCE: dict[str, Version] = {
-    "PostToolBatch": (2, 1, 200),
     "PostCompact": (2, 1, 200),
     "StopFailure": (2, 1, 200),
     "PostModelSwitch": (2, 1, 260),
@@ -299,6 +302,7 @@ def install_plugin(target: Target, *, dry_run: bool) -> Edits:
     with explain_os_errors():
         try:
             target.install(edits)
+            edits.remove_former(target.files())
         finally:
             if edits.steps:
                 edits.save()  # so that a failed installation can be undone, too
@@ -323,6 +327,7 @@ def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
     with explain_os_errors():
         if edits.is_installed() or target.is_enabled():
             target.uninstall(edits)
+            edits.remove_former([])
             edits.discard()
     _print_steps(ctl, harness, edits)
 
@@ -366,6 +371,8 @@ def plugin_status(target: Target, report: CaptureReport | None) -> PluginStatus:
     states = {file.state for file in files}
     if target.is_enabled():
         state = "installed" if states == {"current"} else "outdated: install it again"
+        if lost := find_lost_program(target.files()):
+            state = f"broken: {lost}, which its hooks run, is gone. Install it again"
     elif states == {"missing"}:
         return PluginStatus(target.name, "not installed", [])
     else:
@@ -377,6 +384,19 @@ def plugin_status(target: Target, report: CaptureReport | None) -> PluginStatus:
         if found.trust in UNTRUSTED:
             found.explanation = f"its hooks are {found.trust}, so that Codex does not run them: {HOW_TO_TRUST}"
     return found
+
+
+def find_lost_program(files: Iterable[Path]) -> str | None:
+    """Return the interpreter that installed files start and that is not there any more; None if all are there.
+
+    A virtualenv that was moved or made again elsewhere leaves such files. The harness runs nothing then, and is silent.
+    """
+    for path in files:
+        with suppress(OSError):
+            for found in _PROGRAM.finditer(path.read_text("utf-8", "replace")):
+                if not Path(found[1]).exists():
+                    return found[1]
+    return None
 
 
 def _hooks_ran(name: str, installed_at: int | None, report: CaptureReport | None) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Common parts of the plugins of all harnesses: their names, their commands and the files of the package."""
 
 import json
+import os
 import shlex
 import sys
 from importlib.resources.abc import Traversable
@@ -10,7 +11,9 @@ from typing import Any
 import clankers
 from clankers.ctl.edits import remove_key
 from clankers.ctl.service_managers import path_environment
+from clankers.hook import socket_path
 
+SHELL = "/bin/sh"
 PLUGIN = "clankers"
 MARKETPLACE = "clankers-local"
 PLUGIN_ID = f"{PLUGIN}@{MARKETPLACE}"
@@ -22,7 +25,13 @@ def hook_command() -> list[str]:
 
 
 def mcp_command() -> list[str]:
-    """Return the fastest command that runs the MCP server."""
+    """Return the fastest command that runs the MCP server for a session, in which few call a tool."""
+    script = Path(clankers.__file__).with_name("mcp_start.sh")
+    return [SHELL, str(script), socket_path(), *relay_command()] if os.access(SHELL, os.X_OK) else relay_command()
+
+
+def relay_command() -> list[str]:
+    """Return the fastest command that runs the MCP server for a single call."""
     return _program("clankers.mcp")
 
 

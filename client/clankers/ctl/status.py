@@ -90,7 +90,7 @@ def _print_status(report: StatusReport) -> None:
             ("process", f"{report.pid}, up {format_duration(report.uptime_seconds)}{memory}"),
             ("connections", str(report.connections)),
             ("queue", queue_facts),
-            ("database", report.db_path),
+            ("database", report.database_server or report.db_path),
             ("", sizes),
             ("contains", ", ".join(counts) or "nothing yet"),
             ("retention", describe_last_run(report.retention) if report.retention else None),

@@ -133,18 +133,35 @@ function checkSpoolSize(names, length) {
   if (sizes.reduce((sum, size) => sum + size, length) > MAX_SPOOL_BYTES) throw new Error("the spool is full")
 }
 
-/** Returns whether a folder, or one above it, contains the file that opts out of capture. */
+/** Returns whether a folder, or one above it, contains the file that opts out of capture, also where links lead. */
 function isOptedOut(folder) {
   if (!folder || !path.isAbsolute(folder)) return false
-  for (let each = folder; ; each = path.dirname(each)) {
-    if (fs.lstatSync(path.join(each, ".clankers-ignore"), { throwIfNoEntry: false })) return true
-    if (path.dirname(each) === each) return false
+  const places = [folder]
+  try {
+    places.push(fs.realpathSync(folder))
+  } catch {} // it is gone
+  for (const place of places) {
+    for (let each = place; ; each = path.dirname(each)) {
+      if (fs.lstatSync(path.join(each, ".clankers-ignore"), { throwIfNoEntry: false })) return true
+      const repository = repositoryOfWorktree(each)
+      if (repository && !places.includes(repository)) places.push(repository)
+      if (path.dirname(each) === each) break
+    }
   }
+  return false
+}
+
+/** Returns the folder of the repository whose worktree a folder is; null if it is none. */
+function repositoryOfWorktree(folder) {
+  const link = path.join(folder, ".git")
+  if (!fs.lstatSync(link, { throwIfNoEntry: false })?.isFile()) return null
+  const found = /^gitdir:\s*(.*)\/\.git\/worktrees\//.exec(fs.readFileSync(link, "utf8"))
+  return found && path.resolve(folder, found[1])
 }
 
 /** Replaces text in <private> tags in every string of a value, as the daemon's redaction does. */
 function withoutPrivate(value) {
-  if (typeof value === "string") return /<private>/i.test(value) ? redactPrivate(value) : value
+  if (typeof value === "string") return /<private[>\s]/i.test(value) ? redactPrivate(value) : value
   if (Array.isArray(value)) return value.map(withoutPrivate)
   if (value === null || typeof value !== "object") return value
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, withoutPrivate(each)]))
@@ -153,7 +170,7 @@ function withoutPrivate(value) {
 /** Replaces private blocks of a text. Tags may be nested; one that is not closed reaches to the end. */
 function redactPrivate(text) {
   let result = "", copied = 0, depth = 0
-  for (const tag of text.matchAll(/<(\/?)private>/gi)) {
+  for (const tag of text.matchAll(/<(\/?)private(?:\s{1,20}(?:[a-z_-]{1,40}=[^<>]{0,200}(?<!\/))?)?>/gi)) {
     if (!tag[1] && depth++ === 0) result += `${text.slice(copied, tag.index)}[redacted:private]`
     else if (tag[1] && depth > 0 && --depth === 0) copied = tag.index + tag[0].length
   }
@@ -164,7 +181,7 @@ function redactPrivate(text) {
 function spoolable(params) {
   const { event } = JSON.parse(params)
   if (isOptedOut(event?.directory)) return null
-  return Buffer.from(/<private>/i.test(params) ? JSON.stringify(withoutPrivate(JSON.parse(params))) : params)
+  return Buffer.from(/<private(?:[>\s]|\\[nrt])/i.test(params) ? JSON.stringify(withoutPrivate(JSON.parse(params))) : params)
 }
 
 /** Writes one event to the spool, completely or not at all. */

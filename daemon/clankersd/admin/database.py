@@ -1,5 +1,6 @@
 """Database maintenance: manual migrations, integrity checks, vacuum."""
 
+import os
 import threading
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,8 @@ async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
 
 @handles(DbVacuum)
 async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
+    await daemon.store.ensure_owner("vacuum")
+
     async def work(progress: Progress) -> dict[str, int]:
         before = await daemon.store.read(_bytes)
         await erase_free_space(daemon.store, progress)
@@ -77,6 +80,8 @@ async def copy_to_engine(daemon: "Daemon", request: EngineCopy) -> JobStarted:
             from_thread.run(progress, done, total, table)
 
         def copy(source: Db) -> dict[str, int]:
+            if os.path.realpath(request.to) == os.path.realpath(daemon.paths.database):
+                raise SchemaRefused("this is the database that would be copied: choose another path")
             with open_copy(request.to, request.schema) as target:
                 return copy_rows(source, target, report, stop.is_set)
 

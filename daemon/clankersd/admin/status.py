@@ -96,6 +96,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         connections=daemon.server.connections,
         socket_path=str(daemon.paths.socket),
         db_path=str(store.path),
+        database_server=store.server_name,
         data_path=str(daemon.paths.data),
         log_path=str(daemon.paths.logs),
         config_path=str(daemon.paths.config),

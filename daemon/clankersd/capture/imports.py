@@ -17,7 +17,7 @@ from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.harnesses.base import Harness, PastSession
 from clankersd.capture.pause import Pauses
 from clankersd.capture.prepared import PreparedEvent, prepare_event
-from clankersd.capture.transcripts import Piece, Position, record_position
+from clankersd.capture.transcripts import Piece, Position, prepare_complete, record_position
 from clankersd.db import Db
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
@@ -25,7 +25,9 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-EVENTS_PER_WRITE = 16
+EVENTS_PER_CHANGE = 16
+"""Events that are stored together before single events of others get their turn."""
+
 INACTIVE_AFTER_MS = 3_600_000
 """A session whose file has not changed for this long has ended."""
 
@@ -120,7 +122,7 @@ class _Import:
         assert self._harness.read_history
         history = self._harness.read_history(past)
         self._malformed += history.malformed
-        return [prepare_event(self._daemon.index, event) for event in history.events]
+        return prepare_complete(self._daemon.index, history.events)
 
     async def _store_piece(self, piece: Piece) -> None:
         self._malformed += piece.malformed
@@ -129,13 +131,22 @@ class _Import:
             await self._daemon.store.write(lambda db: record_position(db, piece), bulk=True)
 
     async def _store(self, events: list[PreparedEvent]) -> None:
-        for start in range(0, len(events), EVENTS_PER_WRITE):
-            some = events[start : start + EVENTS_PER_WRITE]
-            change = partial(_apply_and_count, events=some, dry_run=self._request.dry_run, pauses=self._daemon.pauses)
-            try:
-                new, redacted = await self._daemon.store.write(change, bulk=True)
-            except _DryRun as tried:
-                new, redacted = tried.new, tried.redacted
+        changes = [
+            partial(
+                _apply_and_count,
+                events=events[start : start + EVENTS_PER_CHANGE],
+                dry_run=self._request.dry_run,
+                pauses=self._daemon.pauses,
+            )
+            for start in range(0, len(events), EVENTS_PER_CHANGE)
+        ]
+        for outcome in await self._daemon.store.write_all(changes):
+            if isinstance(outcome.error, _DryRun):
+                new, redacted = outcome.error.new, outcome.error.redacted
+            elif outcome.error is not None:
+                raise outcome.error
+            else:
+                new, redacted = outcome.value
             self._redacted += redacted
             for name, ids in new.items():
                 self._new[name].update(ids)

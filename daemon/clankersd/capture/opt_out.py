@@ -1,9 +1,13 @@
-"""Opting out of capture: a file called .clankers-ignore in a project's folder, or in one above it."""
+"""Opting out of capture: a file called .clankers-ignore in a project's folder, or in one above it.
+
+A link counts as the folder that it leads to, and a worktree as a part of its repository.
+"""
 
 import os
 from pathlib import Path
 
 from clankersd.db import Db
+from clankersd.projects.repositories import find_folder
 from clankersd.ttl_cache import TtlCache
 
 MARKER = ".clankers-ignore"
@@ -18,11 +22,12 @@ def is_opted_out(path: str) -> bool:
     cached = _cache.get(path)
     if cached is not None:
         return cached
-    opted_out = path.startswith("/") and any(
-        os.path.lexists(folder / MARKER)  # Path.exists would follow a link, and raise where we may not look
-        for folder in (Path(path), *Path(path).parents)
-    )
-    return _cache.put(path, opted_out)
+    if not path.startswith("/") or "\0" in path:
+        return _cache.put(path, False)
+    places = {Path(path), Path(os.path.realpath(path)), Path(find_folder(path).path)}
+    folders = places.union(*(place.parents for place in places))
+    # Path.exists would follow a link, and raise where we may not look
+    return _cache.put(path, any(os.path.lexists(folder / MARKER) for folder in folders))
 
 
 def is_session_opted_out(db: Db, session_id: str) -> bool:

@@ -5,7 +5,7 @@ Only regular files below the harness's own folders are opened, and never through
 
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,7 +17,10 @@ import structlog
 from clankers_protocol.errors import RpcError, StorageUnavailable
 from clankersd import clock
 from clankersd.capture.apply import store_events
+from clankersd.capture.events import CapturedEvent
 from clankersd.capture.harnesses import HARNESSES, data_folders
+from clankersd.capture.harnesses.base import TranscriptReader
+from clankersd.capture.harnesses.payload import decode_object
 from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.db import Db
 from clankersd.index.index import Index
@@ -164,10 +167,9 @@ def _parse(index: Index, position: Position, start: int, data: bytes) -> Piece:
     offset, lines, malformed = start, [], []
     end = data.rfind(b"\n") + 1
     for raw in data[:end].split(b"\n")[:-1]:
-        line = None if in_long_line else _decode_line(raw)
-        if line is not None:
-            reader.read_line(offset, line)
-        elif raw.strip() or in_long_line:
+        line = None if in_long_line else decode_object(raw)
+        is_blank = not in_long_line and not raw.strip()
+        if not is_blank and (line is None or not _read_line(reader, offset, line)):
             malformed.append(offset)
         lines.append(offset)
         offset, in_long_line = offset + len(raw) + 1, False
@@ -175,27 +177,34 @@ def _parse(index: Index, position: Position, start: int, data: bytes) -> Piece:
     read_to, state = reader.safe_offset, reader.state
     if read_to == start and len(data) >= MAX_LINE_BYTES:  # a line or a message that never ends
         read_to, state = (offset, reader.state) if end else (start + len(data), {**state, "within": True})
-    events = []
-    for event in reader.events:
-        try:
-            events.append(prepare_event(index, event))
-        except RpcError as error:  # a line without a field that it needs
-            log.debug("line skipped", problem=error.message)
     return Piece(
         replace(position, read_to=read_to, state=msgspec.json.encode(state).decode()),
-        events,
+        prepare_complete(index, reader.events),
         sum(each < read_to for each in lines),
         sum(each < read_to for each in malformed),
         from_start=start == 0,
     )
 
 
-def _decode_line(raw: bytes) -> dict[str, Any] | None:
+def _read_line(reader: TranscriptReader, offset: int, line: dict[str, Any]) -> bool:
+    """Read a line; return False if the reader fails, so that it costs one line and not the rest of the file."""
     try:
-        line = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None
+        reader.read_line(offset, line)
+    except Exception as error:
+        log.warning("line skipped", offset=offset, problem=repr(error))
+        return False
+    return True
+
+
+def prepare_complete(index: Index, events: Iterable[CapturedEvent]) -> list[PreparedEvent]:
+    """Prepare the events of a file, without those that lack a field that they need."""
+    prepared = []
+    for event in events:
+        try:
+            prepared.append(prepare_event(index, event))
+        except RpcError as error:
+            log.debug("event skipped", problem=error.message)
+    return prepared
 
 
 def record_position(db: Db, piece: Piece) -> None:
@@ -271,6 +280,10 @@ class Transcripts:
             log.debug("no transcript yet", path=position.path)
         except (OSError, UnsafeFile) as error:
             log.warning("transcript not read", path=position.path, problem=str(error))
+        except StorageUnavailable:
+            raise
+        except Exception:  # the others are read all the same
+            log.exception("transcript not read", path=position.path)
 
     async def _store(self, piece: Piece) -> None:
         for stored in await store_events(self._daemon.store, piece.events, self._daemon.pauses):

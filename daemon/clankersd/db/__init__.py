@@ -1,13 +1,16 @@
 """The database: one connection, one writer, migrations on open."""
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 
-from clankersd.db.connection import Db, Notification
+from clankersd.db.connection import Db, Notification, check_is_ours
 from clankersd.db.engine import ServerOptions
+from clankersd.db.errors import SchemaRefused
 from clankersd.db.store import Store
 
 __all__ = ["Db", "Notification", "Store", "make_store", "open_copy"]
@@ -38,13 +41,33 @@ def open_copy(target: str, schema: str) -> Iterator[Db]:
         finally:
             server.close()
         return
-    raw = apsw.Connection(target)
+    raw = apsw.Connection(target) if target == ":memory:" else _open_file(target)
     try:
-        if raw.filename:
-            Path(target).chmod(0o600)
         raw.pragma("foreign_keys", 1)
         copy = Db(raw)
         migrate(copy, Path(target).parent)
         yield copy
     finally:
         raw.close()
+
+
+def _open_file(path: str) -> apsw.Connection:
+    """Open a new file, or a database of clankers; raises SchemaRefused for anything else and does not change it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        os.close(descriptor)
+    except OSError as error:
+        raise SchemaRefused(f"{path} cannot be opened, links are not followed: {error.strerror}") from error
+    if not is_file:
+        raise SchemaRefused(f"{path} is not a regular file")
+    raw = apsw.Connection(path)
+    try:
+        check_is_ours(raw)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raw.close()
+        raise SchemaRefused(f"{path} is not a database") from error
+    except SchemaRefused:
+        raw.close()
+        raise
+    return raw

@@ -198,13 +198,34 @@ class Connection(aiosqlite.Connection):
         self._tx = self._tasks  # type: ignore[assignment]
         self._thread = Thread(target=aiosqlite.core._connection_worker_thread, args=(self._tx,))
 
-    async def run(self, work: Callable[[Db], T], urgent: bool = False) -> T:
-        """Run `work` in the thread that owns the connection; urgent work goes before waiting work."""
+    async def run(self, work: Callable[[Db], T]) -> T:
+        """Run `work` in the thread that owns the connection."""
         if self._connection is None or not self._running:
             raise apsw.ConnectionClosedError("the connection is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._tasks.put_nowait((future, partial(work, self.make_db())), urgent)
+        self._tasks.put_nowait((future, partial(work, self.make_db())))
         return await future
+
+    def post(self, work: Callable[[Db], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run urgent `work` in the connection's thread, then `done` with its result or its error in the event loop.
+
+        Unlike with `run`, no task is woken in between, and `done` is called even if the caller is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        if self._connection is None or not self._running:
+            loop.call_soon(done, apsw.ConnectionClosedError("the connection is closed"))
+            return
+        db = self.make_db()
+
+        def run() -> None:
+            result: T | BaseException
+            try:
+                result = work(db)
+            except BaseException as error:  # `done` handles it
+                result = error
+            loop.call_soon_threadsafe(done, result)
+
+        self._tasks.put_nowait((None, run), urgent=True)
 
     def make_db(self) -> Db:
         """Return the connection as features see it."""
@@ -224,14 +245,19 @@ async def connect(path: Path, durability: str) -> Connection:
     return await Connection(lambda: _open(path, durability))  # type: ignore[return-value]
 
 
+def check_is_ours(raw: apsw.Connection) -> None:
+    """Raise SchemaRefused unless the database is new or one of clankers."""
+    if not next(raw.execute(_IS_OURS))[0]:
+        raise SchemaRefused("the file is a database of another program: check the path of the database")
+
+
 def _open(path: Path, durability: str) -> apsw.Connection:
     raw = apsw.Connection(str(path), statementcachesize=CACHED_STATEMENTS)
     try:
         raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         _set_pragma(raw, "busy_timeout", BUSY_TIMEOUT_MS, BUSY_TIMEOUT_MS)
         # Before the first change: the path, which the environment may name, may be that of any database.
-        if not next(raw.execute(_IS_OURS))[0]:
-            raise SchemaRefused("the file is a database of another program: check the path of the database")
+        check_is_ours(raw)
         # Takes effect only before the first table: it lets `db vacuum` return pages in small steps.
         raw.pragma("auto_vacuum", "incremental")
         _set_pragma(raw, "journal_mode", "wal", "wal")

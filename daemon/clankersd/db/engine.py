@@ -5,6 +5,7 @@ implementation for each: db/sqlite_engine.py and db/postgres/engine.py (docs/dec
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,14 @@ HEADER = OFFSETS
 """Bit of an occurrence in the header."""
 
 OCCURRENCES_PER_CHUNK = 1 << OFFSET_BITS
+
+CHUNK_TEXT = """coalesce(nullif(chunks.text, ''), (
+    SELECT substr(text_content, chunks.start_offset + 1, chunks.end_offset - chunks.start_offset)
+    FROM messages WHERE messages.id = chunks.message_id), '')"""
+"""SQL for the text of a chunk: most chunks of messages have none of their own, but are a part of the message's text."""
+
+CHUNK_TEXTS = f"(SELECT id, {CHUNK_TEXT} AS text, header, extra FROM chunks) AS chunk_texts"
+"""SQL for a table of what the full-text index of chunks is made from."""
 
 TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
 """FTS5 tokenizer of all texts and queries, on every engine."""
@@ -64,6 +73,8 @@ class ServerOptions:
     read_url: str = ""
     """URL of a replica that serves searches, if any."""
     hnsw: HnswOptions = DEFAULT_HNSW
+    write_seconds: float = 60.0
+    """Time after which the server ends a statement that writes."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,7 @@ class Engine(ABC):
         """Return the number of texts of a full-text index that contain a stem."""
 
     @abstractmethod
-    def occurrences(self, db: "Db", stem: str) -> list[int]:
+    def occurrences(self, db: "Db", stem: str) -> Sequence[int]:
         """Return all occurrences of a stem in chunks, in order."""
 
     @abstractmethod

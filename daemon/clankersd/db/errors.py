@@ -46,6 +46,10 @@ class ServerGone(FileGone, apsw.ConnectionClosedError):
     """The database server does not answer, or has closed the connection."""
 
 
+class ServerBusy(apsw.BusyError):
+    """The database server took too long for a statement, or to get a lock for it."""
+
+
 class RightMissing(apsw.PermissionsError):
     """The role on the database server lacks a right."""
 
@@ -60,7 +64,7 @@ class SchemaRefused(Exception):
 
 def describe_error(error: BaseException) -> str:
     """Describe the error in a sentence for people, without paths or SQL."""
-    if isinstance(error, FileGone | SchemaRefused | RightMissing):
+    if isinstance(error, FileGone | SchemaRefused | ServerBusy | RightMissing):
         return str(error)
     for kind, sentence in _SENTENCES:
         if isinstance(error, kind):

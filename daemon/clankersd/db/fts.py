@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from clankersd.db.engine import CHUNK_TEXTS
+
 if TYPE_CHECKING:
     from clankersd.db.connection import Db
 
@@ -31,8 +33,23 @@ def rebuild_damaged(db: "Db") -> list[str]:
     """Rebuild damaged tables, which hold nothing that the texts do not; return their names."""
     damaged = [name for name in list_tables(db) if db.value(f'PRAGMA quick_check("{name}")') != "ok"]
     for name in damaged:
-        db.execute(f"INSERT INTO {name} ({name}) VALUES ('rebuild')")
+        rebuild(db, name)
     return damaged
+
+
+def rebuild(db: "Db", name: str) -> None:
+    """Index all texts of a table again. That of chunks is contentless: FTS5 does not know where its texts are."""
+    if name == "chunks_fts":
+        clear(db, name)
+        columns = "text, header, extra"
+        db.execute(f"INSERT INTO {name} (rowid, {columns}) SELECT id, {columns} FROM {CHUNK_TEXTS} ORDER BY id")
+    else:
+        db.execute(f"INSERT INTO {name} ({name}) VALUES ('rebuild')")
+
+
+def clear(db: "Db", name: str) -> None:
+    """Remove all words of a table."""
+    db.execute(f"INSERT INTO {name} ({name}) VALUES ('delete-all')")
 
 
 def quote_phrase(text: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from clankers_protocol.admin import Finding
 from clankersd.db import fts
 from clankersd.db.engine import (
+    CHUNK_TEXT,
     HEADER,
     OCCURRENCES_PER_CHUNK,
     OFFSETS,
@@ -43,15 +44,15 @@ MAX_LOGGED_CHANGES = 100_000
 """Changes of chunks that are logged: a reader that missed some reads all chunks again."""
 
 
-_INDEX_NEW = """
+_INDEX_NEW = f"""
     INSERT INTO chunks_fts (rowid, text, header, extra)
-    SELECT id, text, header, extra FROM chunks
+    SELECT id, {CHUNK_TEXT}, header, extra FROM chunks
     WHERE id > (SELECT coalesce(max(id), 0) FROM chunks_fts_docsize) ORDER BY id
 """
 _BELOW = "SELECT id FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit"
 _INDEX_BELOW = f"""
     INSERT INTO chunks_fts (rowid, text, header, extra)
-    SELECT id, text, header, extra FROM chunks WHERE id IN ({_BELOW}) ORDER BY id
+    SELECT id, {CHUNK_TEXT}, header, extra FROM chunks WHERE id IN ({_BELOW}) ORDER BY id
 """
 _VOCABULARIES = {"chunks_fts": "chunks_vocabulary", "memories_fts": "memories_vocabulary"}
 _LOCATED = f"""
@@ -90,6 +91,9 @@ _LOG_CHANGED_CHUNKS = f"""
     CREATE TEMP TRIGGER IF NOT EXISTS changed_chunks_ai AFTER INSERT ON temp.changed_chunks BEGIN
         DELETE FROM changed_chunks WHERE position <= NEW.position - {MAX_LOGGED_CHANGES};
     END;
+"""
+_IS_SPARSE = """
+    SELECT sum(pgsize) > 100 * max(pgsize) AND sum(payload) < 0.5 * sum(pgsize) FROM dbstat WHERE name = 'chunks'
 """
 _OBJECTS = """
     SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'index', 'trigger') AND sql IS NOT NULL
@@ -152,10 +156,10 @@ class SqliteEngine(Engine):
         return None
 
     def rebuild(self, db: "Db", index: FullText) -> None:
-        db.execute(f"INSERT INTO {index.name} ({index.name}) VALUES ('rebuild')")
+        fts.rebuild(db, index.name)
 
     def clear_words(self, db: "Db") -> None:
-        db.execute("INSERT INTO chunks_fts (chunks_fts) VALUES ('delete-all')")
+        fts.clear(db, "chunks_fts")
 
     def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
         params = {"below": below, "limit": limit}
@@ -277,7 +281,7 @@ class SqliteEngine(Engine):
                 if kind == "trigger":
                     db.execute(sql)
             for name in ("chunks_fts", "memories_fts"):
-                db.execute(f"INSERT INTO {name} ({name}) VALUES ('rebuild')")
+                fts.rebuild(db, name)
 
     def insert_rows(self, db: "Db", table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
         places = ", ".join("?" * len(columns))
@@ -306,7 +310,7 @@ class SqliteEngine(Engine):
             await store.write(partial(fts.begin_merge, name=name), bulk=True)
             while await store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP), bulk=True):
                 pass
-        await store.run_exclusive(_enable_incremental_vacuum)
+        await store.run_exclusive(_vacuum_if_sparse)
         total = free = await store.read(_free_pages)
         while free:
             await progress(total - free, total, "freeing pages")
@@ -319,9 +323,12 @@ class SqliteEngine(Engine):
         return [row["rowid"] for row in db.fetch(f'PRAGMA foreign_key_check("{table}")')]
 
 
-def _enable_incremental_vacuum(db: "Db") -> None:
-    """Run one full VACUUM on a database that was created without incremental vacuum."""
-    if db.value("PRAGMA auto_vacuum") != _INCREMENTAL:
+def _vacuum_if_sparse(db: "Db") -> None:
+    """Run a full VACUUM if the pages of chunks are half empty, as those are whose texts a migration has removed.
+
+    A database that was created without incremental vacuum needs one as well.
+    """
+    if db.value("PRAGMA auto_vacuum") != _INCREMENTAL or db.value(_IS_SPARSE):
         db.execute("PRAGMA auto_vacuum = incremental")
         db.execute("VACUUM")
 

@@ -19,41 +19,30 @@ from clankers_protocol.admin import Rows
 from clankers_protocol.database_files import copy_database, replace_database
 from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.cancellation import current_cancellation
-from clankersd.db import fts, migrations, wal
+from clankersd.db import migrations, wal
 from clankersd.db.backup import Copy, Restoration
 from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import (
     SQLITE_VERSION,
     Connection,
     Db,
-    Extension,
     Notification,
-    connect,
-    load_vec,
     run_on_snapshot,
-    set_durability,
 )
-from clankersd.db.engine import Engine
 from clankersd.db.errors import (
-    CORRUPTION_ERRORS,
-    FILE_DELETED,
     STORAGE_ERRORS,
     FileChanged,
     FileGone,
-    SchemaRefused,
     describe_error,
     read_unavailable,
     write_unavailable,
 )
-from clankersd.db.file_guard import FileGuard, Inode
 from clankersd.db.group_commit import Change, Outcome, commit_together
-from clankersd.db.sqlite_engine import SqliteEngine
-from clankersd.db.wal_link import restore_wal, unlink_empty
+from clankersd.db.reopening import MakeError, ReopeningConnection
 from clankersd.db.write_queue import PendingWrite, PendingWrites
 from clankersd.metrics import TimedPart, metrics
 
 T = TypeVar("T")
-MakeError = Callable[[str], StorageUnavailable]
 
 BULK_SECONDS = 0.002
 """Time that the bulk writes of one commit may take before single events get their turn."""
@@ -72,46 +61,24 @@ IDLE_SECONDS = 1.0
 log = structlog.get_logger(component="store")
 
 
-class Store:
+class Store(ReopeningConnection):
     """One connection. Writes are committed together, reads run between the commits."""
 
-    engine: Engine = SqliteEngine()
-    is_shared = False
-    """True if other daemons write to the same tables."""
-
     def __init__(self, path: Path, backups: Path, durability: str) -> None:
-        self.path = path
-        self.backups = backups
-        self.problem: str | None = None
-        self.schema_version: int | None = None
-        self.vec = Extension(None)
+        super().__init__(path, backups, durability)
         self.queue = PendingWrites()
-        self.on_open: list[Callable[[Db], None]] = []
         self.get_write_source: Callable[[], object] = lambda: None
         """Return the connection that the current task serves; writes of one source keep their order."""
 
         self.publish: Callable[[Notification], None] = lambda _notification: None
         """Announce a committed change to subscribers."""
 
-        self._durability = durability
-        self._guard = FileGuard(path, backups)
-        self._connection: Connection | None = None
-        self._open_lock = anyio.Lock()
         self._snapshot_reads = anyio.CapacityLimiter(MAX_SNAPSHOT_READS)
-        self._snapshot_stops: set[threading.Event] = set()
         self._write_added: asyncio.Future[bool] | None = None
         """Resolved when a write is added, or with False when none was for a while; None while there is work."""
-        self._connection_lost = anyio.Event()
-        self._reopened: anyio.Event | None = None
-        self._is_file_gone = False
-        self._is_corrupt = False
-        self._is_schema_old = False
+        self._last_written_at = 0.0
+        self._quiet_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
-
-    @property
-    def warnings(self) -> list[str]:
-        """Files that were moved aside or saved and that the owner should look at, each in a sentence."""
-        return self._guard.warnings
 
     def versions(self) -> dict[str, Any]:
         """Return the versions of the engine and of its extension for vectors, as `health` names them."""
@@ -222,6 +189,9 @@ class Store:
         """Run the owner's SQL on the server; None if it is to be run on the database file, in a process of its own."""
         return None
 
+    async def ensure_owner(self, action: str) -> None:
+        """Raise Conflict if another daemon has to do this, because this one does not own the tables."""
+
     async def index_vectors(self, table: str, dims: int) -> None:
         """Build the index of a table of vectors beside the writes, if the engine has one and it is missing."""
 
@@ -247,17 +217,6 @@ class Store:
 
     # -- lifecycle
 
-    async def open(self) -> None:
-        """Open and migrate the database. If that fails the store exists all the same, with a problem."""
-        try:
-            async with self._open_lock:
-                if self._connection is None:
-                    await self._open()
-        except (apsw.Error, OSError, FileGone, SchemaRefused) as error:
-            if (problem := describe_error(error)) != self.problem:
-                log.error("database refused", problem=problem, error=str(error))
-            self.problem = problem
-
     async def run(self) -> None:
         """Commit waiting writes until cancelled."""
         while True:
@@ -282,15 +241,12 @@ class Store:
             else:
                 await self._verify(self._connection)
 
-    async def create_if_missing(self) -> bool:
-        """Create a new database if the file has been deleted; returns True if it did."""
-        if self._connection is not None and not self.path.exists():
-            await self._handle_error(FileGone(FILE_DELETED))
-        if self._connection is not None or self.path.exists():
-            return False
-        await self.open()
-        self._serving_connection()
-        return True
+    async def _try_write(self) -> None:
+        """Write something that changes nothing: a commit that succeeds ends the problem."""
+        try:
+            await self.write(lambda db: db.execute("UPDATE _migrations SET applied_at = applied_at"))
+        except StorageUnavailable as error:
+            log.debug("storage still unavailable", error=str(error))
 
     async def restore(self, source: Path) -> Restoration:
         """Put a copy of a backup in the place of the database; raises ValueError if it cannot be restored."""
@@ -333,15 +289,9 @@ class Store:
             raise Conflict(f"the backup was not restored: {problem}")
         return replaced
 
-    async def set_durability(self, durability: str) -> None:
-        """Apply a changed `durability`."""
-        self._durability = durability
-        if self._connection is not None:
-            await self._connection.run(lambda db: set_durability(db.raw, durability))
-
     async def migrate(self) -> migrations.MigrationRun:
         """Apply pending migrations, and serve again."""
-        migration = await self.run_exclusive(self._migrate)
+        migration = await self.run_exclusive(lambda db: self._migrate(db, is_new_connection=False))
         self._set_schema_version(migration.after)
         return migration
 
@@ -369,26 +319,16 @@ class Store:
                 await self._commit_waiting()
             await self._close_connection()
 
-    # -- connection
+    # -- reads
 
-    def _open_connection(self, make_error: MakeError = write_unavailable) -> Connection:
-        if self._connection is None:
-            raise make_error(self.problem or "the database is not open")
-        return self._connection
-
-    def _serving_connection(self, make_error: MakeError = write_unavailable) -> Connection:
-        if self._is_schema_old:
-            raise make_error(self.problem or "the schema is out of date")
-        return self._open_connection(make_error)
-
-    async def _run(self, work: Callable[[Db], T], make_error: MakeError, urgent: bool = False) -> T:
+    async def _run(self, work: Callable[[Db], T], make_error: MakeError) -> T:
         """Run `work` in the connection's thread; retry once if only another program's checkpoint was in its way."""
         connection = self._serving_connection(make_error)
         try:
-            return await connection.run(work, urgent)
+            return await connection.run(work)
         except FileChanged as error:
             await self._reopen(connection, error)
-            return await self._serving_connection(make_error).run(work, urgent)
+            return await self._serving_connection(make_error).run(work)
 
     async def _run_on_snapshot(self, query: Callable[[Db], T], stop: threading.Event) -> T:
         """Run `query` on a snapshot connection; setting `stop` interrupts it."""
@@ -409,90 +349,6 @@ class Store:
             stop.set()  # an abandoned thread ends soon
             self._snapshot_stops.discard(stop)
 
-    async def _open(self) -> None:
-        if await anyio.to_thread.run_sync(restore_wal, self.path):
-            log.warning("deleted WAL restored from its link")
-        if foreign := await anyio.to_thread.run_sync(wal.prepare_to_open, self.path):
-            log.warning("foreign WAL moved aside", file=foreign.name)
-        self._guard.list_leftovers()
-        inode = self._guard.database_inode()
-        connection = await connect(self.path, self._durability)
-        try:
-            migration = await connection.run(partial(self._prepare, inode_before_open=inode))
-        except BaseException:
-            await connection.close()
-            raise
-        self._connection, self.problem = connection, None
-        self._is_file_gone = self._is_corrupt = False
-        self._set_schema_version(migration.after)
-        if migration.applied:
-            log.info("migrated", applied=migration.applied, backup=migration.backup and migration.backup.name)
-
-    def _prepare(self, db: Db, inode_before_open: Inode | None) -> migrations.MigrationRun:
-        """Repair, stamp and migrate a database that was just opened."""
-        self._guard.attach(db)
-        if self._is_corrupt:
-            # Full-text tables are derived, so damage to them is no reason to refuse the file; any other damage is.
-            if rebuilt := fts.rebuild_damaged(db):
-                log.warning("full text rebuilt", tables=rebuilt)
-            if (verdict := db.value("PRAGMA quick_check")) != "ok":
-                raise apsw.CorruptError(verdict)
-        state_on_open = self._guard.stamp_on_open(db)
-        self.vec = load_vec(db)
-        if self.vec.problem:
-            log.warning("sqlite-vec is missing", problem=self.vec.problem)
-        migration = self._migrate(db)
-        self.path.chmod(0o600)
-        self._guard.accept(state_on_open, inode_before_open)
-        return migration
-
-    def _migrate(self, db: Db) -> migrations.MigrationRun:
-        migration = migrations.migrate(db, self.backups)
-        for prepare in self.on_open:
-            prepare(db)
-        return migration
-
-    def _set_schema_version(self, version: int) -> None:
-        newest = migrations.bundled(self.engine.name)[-1].version
-        self.schema_version = version
-        self._is_schema_old = version < newest
-        self.problem = None
-        if self._is_schema_old:
-            self.problem = (
-                f"the schema is at version {version}, this program needs {newest}: run clankers-ctl db migrate"
-            )
-
-    async def _reopen(self, connection: Connection, error: FileChanged) -> None:
-        """Open the database again after another program wrote to it; reads and writes wait for that."""
-        if self._reopened is not None:
-            await self._reopened.wait()
-        if self._connection is not connection:
-            return
-        reopened = self._reopened = anyio.Event()
-        try:
-            await self._handle_error(error)
-            await self.open()
-        finally:
-            self._reopened = None
-            reopened.set()
-
-    async def _close_connection(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        for stop in self._snapshot_stops:  # a snapshot of this WAL must not outlive the connection
-            stop.set()
-        async with self._open_lock:  # the files must be closed and in order before they are opened again
-            for step in (partial(connection.run, self._guard.secure), connection.close):  # its thread must end anyway
-                try:
-                    await step()
-                except (apsw.Error, OSError) as error:
-                    log.warning("closing failed", error=str(error))
-            if self._guard.rescued and self.problem:
-                self.problem += f"; all that was stored is saved as the backup {self._guard.rescued.name}"
-            self._guard.replace_truncated()
-            unlink_empty(self.path)
-
     # -- commits
 
     async def _wait_for_write(self) -> bool:
@@ -502,18 +358,25 @@ class Store:
         """
         if self.queue.size:
             return True
-        loop = asyncio.get_running_loop()
-        self._write_added = loop.create_future()
-        pages, timer = self._guard.unflushed_pages, None
-        if pages:
-            seconds = QUIET_SECONDS if pages > CHECKPOINT_PAGES else IDLE_SECONDS
-            timer = loop.call_later(seconds, self._stop_waiting, False)
+        self._write_added = asyncio.get_running_loop().create_future()
+        if self._guard.unflushed_pages and self._quiet_timer is None:
+            self._watch_quiet()
         try:
             return await self._write_added
         finally:
             self._write_added = None
-            if timer is not None:
-                timer.cancel()
+
+    def _watch_quiet(self) -> None:
+        """Have the WAL checkpointed once no write has come for a while. A timer for each commit would cost more."""
+        self._quiet_timer = None
+        if not self._guard.unflushed_pages:
+            return
+        seconds = QUIET_SECONDS if self._guard.unflushed_pages > CHECKPOINT_PAGES else IDLE_SECONDS
+        remaining = self._last_written_at + seconds - time.monotonic()
+        if remaining <= 0:
+            self._stop_waiting(False)
+        else:
+            self._quiet_timer = asyncio.get_running_loop().call_later(remaining, self._watch_quiet)
 
     def _stop_waiting(self, has_write: bool) -> None:
         if self._write_added is not None and not self._write_added.done():
@@ -522,17 +385,36 @@ class Store:
     async def _commit_waiting(self) -> None:
         """Commit single writes that wait, or some bulk writes, or both; resolve those that ran."""
         writes: list[PendingWrite] = []
-        with anyio.CancelScope(shield=True):  # writes taken are writes answered
-            outcomes = await self._commit(writes)
-        self.queue.finish(writes, outcomes, self.publish)
+        failure: StorageUnavailable | None = None
+        try:
+            connection = self._serving_connection()
+            error = await self._commit(connection, writes)
+            if error is None:
+                return
+            with anyio.CancelScope(shield=True):  # writes taken are writes answered
+                if isinstance(error, FileChanged):  # only another program's checkpoint was in the way
+                    await self._reopen(connection, error)
+                    if (error := await self._commit(self._serving_connection(), writes)) is None:
+                        return
+                await self._handle_error(error)
+                failure = write_unavailable(self.problem or describe_error(error))
+        except StorageUnavailable as error:
+            failure = error
+        if not writes:  # the database was closed, or its files were gone, before it could begin
+            writes += self.queue.take_all()
+        self.queue.finish(writes, [Outcome(error=failure) for _ in writes], self.publish)
 
-    async def _commit(self, writes: list[PendingWrite]) -> list[Outcome]:
-        """Commit writes from the queue; add them to `writes` and return their outcomes."""
+    async def _commit(self, connection: Connection, writes: list[PendingWrite]) -> BaseException | None:
+        """Commit writes from the queue, which are added to `writes`, and resolve them; return the error if it fails.
+
+        Writes are resolved as soon as the event loop hears of the commit, before any task is resumed.
+        """
+        finished: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
         def commit(db: Db) -> list[Outcome]:
             started = time.perf_counter()
             with statements_first():
-                self._guard.verify()
+                self._guard.verify_before_commit()
                 changes = self.queue.select(writes, BULK_SECONDS)
                 if self._guard.before_commit():
                     _, *outcomes = self._commit_together(db, chain([wal.new_generation], changes))
@@ -545,25 +427,27 @@ class Store:
             metrics.commit_writes.observe(len(outcomes))
             return outcomes
 
-        try:
-            outcomes = await self._run(commit, write_unavailable, urgent=True)
-        except (*STORAGE_ERRORS, FileGone) as error:
-            await self._handle_error(error)
-            failure = write_unavailable(self.problem or describe_error(error))
-        except StorageUnavailable as error:
-            failure = error
-        else:
-            self.queue.count_commit(len(outcomes))
-            self.problem = None
-            return outcomes
-        if not writes:  # the database was closed, or its files were gone, before it could begin
-            writes += self.queue.take_all()
-        return [Outcome(error=failure) for _ in writes]
+        def done(result: list[Outcome] | BaseException) -> None:
+            error = result if isinstance(result, BaseException) else None
+            if not finished.done():
+                finished.set_result(error)
+            elif error is not None:  # the daemon stops, and nobody is left to handle the error
+                failure = write_unavailable(describe_error(error))
+                self.queue.finish(writes, [Outcome(error=failure) for _ in writes], self.publish)
+            if not isinstance(result, BaseException):
+                self._last_written_at = time.monotonic()
+                self.queue.count_commit(len(result))
+                self.problem = None
+                self.queue.finish(writes, result, self.publish)
+
+        connection.post(commit, done)
+        return await finished
 
     def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[Outcome]:
         return commit_together(db, changes)
 
     async def _checkpoint(self) -> None:
+        self._last_written_at = time.monotonic()  # if it fails, it is tried again after the same time
         if (connection := self._connection) is None:
             return
         with anyio.CancelScope(shield=True):
@@ -573,32 +457,3 @@ class Store:
                 await self._reopen(connection, error)
             except (*STORAGE_ERRORS, FileGone) as error:
                 await self._handle_error(error)
-
-    # -- errors
-
-    async def _verify(self, connection: Connection) -> None:
-        try:
-            await connection.run(lambda _: self._guard.verify())
-        except FileChanged as error:
-            await self._reopen(connection, error)
-        except (*STORAGE_ERRORS, FileGone) as error:
-            await self._handle_error(error)
-
-    async def _try_write(self) -> None:
-        """Write something that changes nothing: a commit that succeeds ends the problem."""
-        try:
-            await self.write(lambda db: db.execute("UPDATE _migrations SET applied_at = applied_at"))
-        except StorageUnavailable as error:
-            log.debug("storage still unavailable", error=str(error))
-
-    async def _handle_error(self, error: BaseException) -> None:
-        """Record the error for `health`; close the connection if the file is gone or damaged."""
-        problem = describe_error(error)
-        if problem != self.problem:
-            log.error("storage failed", problem=problem, error=str(error))
-        self.problem = problem
-        self._is_file_gone = isinstance(error, FileGone) or self._is_file_gone
-        self._is_corrupt = isinstance(error, CORRUPTION_ERRORS) or self._is_corrupt
-        if isinstance(error, (*CORRUPTION_ERRORS, FileGone)) and self._connection is not None:
-            await self._close_connection()
-            self._connection_lost.set()

@@ -51,6 +51,9 @@ _INSERT = {
     )
     for owner in OWNERS
 }
+MAX_SELECTABLE_CHARACTERS = 16_000
+"""Chunks of a longer message are stored with their text: to find one in it, all before it must be read."""
+
 QUARTER_HOUR_MS = 15 * 60 * 1000
 """In every time zone a day begins at a quarter of an hour of UTC."""
 
@@ -73,13 +76,17 @@ class Chunking:
 
 
 class ChunkedText(msgspec.Struct, frozen=True):
-    """A text split into chunks, ready to be stored; made outside the database's thread."""
+    """A text split into chunks, ready to be stored; made outside the database's thread.
+
+    `is_selectable` tells that SQL can quickly find the chunks in the text by their offsets.
+    """
 
     chunking: Chunking
     chunks: list[Chunk]
     hashes: list[str]
     extras: list[str]
     tokens: list[int]
+    is_selectable: bool = False
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -114,6 +121,7 @@ def chunk_text(text: str, chunking: Chunking) -> ChunkedText:
         [hash_of(piece.text) for piece in chunks],
         [other_forms(piece.text) for piece in chunks],
         [count_words(piece.text) for piece in chunks],
+        is_selectable=len(text) <= MAX_SELECTABLE_CHARACTERS and "\0" not in text,  # where SQLite stops counting
     )
 
 
@@ -227,7 +235,7 @@ def _row(owner: Owner, chunked: ChunkedText, position: int, turn: int | None = N
         "start_offset": piece.start_offset,
         "end_offset": piece.end_offset,
         "hash": digest,
-        "text": piece.text,
+        "text": "" if owner.column == "message_id" and chunked.is_selectable else piece.text,
         "header": owner.header,
         "tokens": chunked.tokens[position],
         "extra": chunked.extras[position],

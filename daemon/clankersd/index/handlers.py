@@ -108,6 +108,7 @@ async def index_remove(daemon: "Daemon", request: IndexRemove) -> Synced:
 
 @handles(Reindex)
 async def reindex(daemon: "Daemon", request: Reindex) -> JobStarted:
+    await daemon.store.ensure_owner("reindex")
     running = await daemon.rebuilder.join_or_cancel()
     if running is not None and request.embedder is None:
         return JobStarted(running)

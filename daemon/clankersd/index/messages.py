@@ -40,6 +40,7 @@ def index_message(db: Db, message: dict[str, Any], chunked: list[ChunkedText] | 
     `is_chunked` of the row tells whether it has chunks already.
     """
     if chunked is None:
+        db.execute("DELETE FROM chunks WHERE message_id = :id AND text = ''", message)  # parts of the text it had
         add_to_backlog(db, "message", message["id"])
     elif message["role"] in NOT_INDEXED_ROLES:
         index_role(db, message["id"], message["role"])

@@ -11,6 +11,7 @@ import anyio
 import structlog
 
 from clankersd.db import Db
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders.base import PROBE_TEXT, EmbedderUnavailable, ItemFailed
 from clankersd.index import generations, vectors
 from clankersd.index.generations import Generation
@@ -33,7 +34,7 @@ PROVIDERS_WITHOUT_CACHE = ("static",)
 """Embedders that make a vector faster than it is found in the cache."""
 
 _PENDING = f"""
-    SELECT chunk, text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
+    SELECT chunk, {CHUNK_TEXT} AS text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
     FROM index_queue JOIN chunks ON chunks.id = chunk
     WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
 """
@@ -72,8 +73,11 @@ class EmbeddingQueue:
     def __init__(self, index: Index, cache_entries: int) -> None:
         self.cache_entries = cache_entries
         self._index = index
-        self._idle = anyio.Event()
+        self._is_idle = False
         self._hurried = anyio.Event()
+        self._complete_until = 0.0
+        """Time of the monotonic clock: of the chunks that were stored before it, none of the live index is pending."""
+        self._batch_ended = anyio.Event()
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._cached_since_pruning = cache_entries  # the last run may have left too many
         self._finished: deque[tuple[float, int]] = deque()
@@ -96,7 +100,8 @@ class EmbeddingQueue:
                     self._retry_seconds = FIRST_RETRY_SECONDS
                 self.behind_since = None if self._index.embedder else self.behind_since or time.monotonic()
                 await self._check_recovery()
-                self._idle.set()
+                self._is_idle = True
+                self._end_batch()
                 await self._wait_for_work(IDLE_SECONDS)
             except EmbedderUnavailable as error:
                 self._report_unavailable(error)
@@ -109,18 +114,22 @@ class EmbeddingQueue:
                 await self._wait_for_work(self._backoff())
 
     async def finish_pending(self, seconds: float) -> None:
-        """Wait up to `seconds` for the chunks that have just been stored to be embedded."""
-        if self._index.vector_problem or (self._idle.is_set() and not self._index.woken.is_set()):
+        """Wait up to `seconds` for the chunks that were stored before the call to be embedded.
+
+        Not for those that come meanwhile: while events are stored all the time, the queue is never empty.
+        """
+        if self._index.vector_problem or (self._is_idle and not self._index.woken.is_set()):
             return
-        self._clear_idle()
+        asked = time.monotonic()
         self._hurried.set()
         with anyio.move_on_after(seconds):
-            await self._idle.wait()
+            while self._complete_until < asked and not self._index.vector_problem:
+                await self._batch_ended.wait()
 
     async def count_pending(self, generation: Generation | None) -> int:
         """Count the chunks that wait for their vector in this generation."""
         index = self._index
-        if generation is None or (self._idle.is_set() and not index.woken.is_set() and not index.vector_problem):
+        if generation is None or (self._is_idle and not index.woken.is_set() and not index.vector_problem):
             return 0
         sql = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts < :attempts"
         params = {"id": generation.id, "attempts": MAX_ATTEMPTS}
@@ -132,11 +141,7 @@ class EmbeddingQueue:
             with anyio.move_on_after(GATHER_SECONDS):
                 await self._hurried.wait()
         self._index.woken, self._hurried = anyio.Event(), anyio.Event()
-        self._clear_idle()
-
-    def _clear_idle(self) -> None:
-        if self._idle.is_set():
-            self._idle = anyio.Event()
+        self._is_idle = False
 
     async def _check_recovery(self) -> None:
         """Test whether an outage is over, which no pending chunk would show."""
@@ -154,7 +159,8 @@ class EmbeddingQueue:
             log.warning("embedding paused", problem=error.reason)
         self._index.problem = self._index.last_error = error.reason
         self._index.problem_is_permanent = error.permanent
-        self._idle.set()
+        self._is_idle = True
+        self._end_batch()
 
     def _backoff(self) -> float:
         self._retry_seconds = min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
@@ -169,6 +175,7 @@ class EmbeddingQueue:
         started = time.monotonic()
         rows = await self._index.store.read(lambda db: db.fetch(_PENDING, params))
         if not rows:
+            self._end_batch(generation, started)
             return 0
         self.behind_since = self.behind_since or started
         cached = await self._find_cached(generation, [row["hash"] for row in rows])
@@ -187,12 +194,23 @@ class EmbeddingQueue:
             return 0  # the first vector showed that it is another model, which `vector_problem` reports
         self._index.clear_problem()
         await self._store(generation, _Batch(rows, cached | new_vectors, new_vectors, failures))
+        self._end_batch(generation, started if len(rows) < BATCH_CHUNKS else None)
         self._finished.append((time.monotonic(), len(rows)))
         while self._finished[0][0] < time.monotonic() - RATE_WINDOW_SECONDS:
             self._finished.popleft()
         if self._index.store.queue.is_busy:
-            await anyio.sleep(min((time.monotonic() - started) * YIELD_FACTOR, MAX_YIELD_SECONDS))
+            with anyio.move_on_after(min((time.monotonic() - started) * YIELD_FACTOR, MAX_YIELD_SECONDS)):
+                await self._hurried.wait()  # a search waits for what was stored before it
+            self._hurried = anyio.Event()
         return len(rows)
+
+    def _end_batch(self, generation: Generation | None = None, complete_until: float | None = None) -> None:
+        """Have those who wait look again. `complete_until` is given if all that was pending then has been embedded."""
+        live = self._index.live
+        if complete_until is not None and generation is not None and live is not None and generation.id == live.id:
+            self._complete_until = complete_until
+        self._batch_ended.set()
+        self._batch_ended = anyio.Event()
 
     async def _find_cached(self, generation: Generation, hashes: list[str]) -> dict[str, bytes]:
         if generation.identity.provider in PROVIDERS_WITHOUT_CACHE:

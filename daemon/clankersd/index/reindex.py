@@ -229,7 +229,8 @@ async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Gener
 async def _publish(index: Index) -> dict[str, int]:
     """Make the new generation the live one; raises Conflict if there are texts and none of them has a vector."""
     building = index.building
-    assert building
+    if building is None:  # dropped by `Index.attach`
+        raise Conflict("the database was opened again meanwhile; start the reindex again")
 
     def publish(db: Db) -> tuple[Generation, int, int]:
         live = generations.publish(db, building)

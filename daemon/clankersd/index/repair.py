@@ -6,7 +6,7 @@ from functools import partial
 from operator import methodcaller
 
 from clankersd.db import Db
-from clankersd.db.engine import FullText
+from clankersd.db.engine import CHUNK_TEXTS, FullText
 from clankersd.index import generations, vectors
 from clankersd.index.backlog import TEXT_KINDS, rechunk
 from clankersd.index.chunks import OWNERS
@@ -19,7 +19,7 @@ from clankersd.safe_files import UnsafeFile, read_regular
 
 ROWS_PER_COMMIT = 500
 
-FULL_TEXT = FullText("chunks_fts", "chunks", "id", "text, header, extra")
+FULL_TEXT = FullText("chunks_fts", CHUNK_TEXTS, "id", "text, header, extra")
 
 _IDS = "SELECT value FROM json_each(:ids)"
 _CHUNKS_WITHOUT_OWNER = f"SELECT id FROM chunks WHERE {' AND '.join(f'{owner} IS NULL' for owner in OWNERS)}"

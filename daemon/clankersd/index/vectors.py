@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from clankersd.db import Db
-from clankersd.db.engine import AddedVectors
+from clankersd.db.engine import CHUNK_TEXT, AddedVectors
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
@@ -108,7 +108,7 @@ def read_samples(db: Db, generation: Generation) -> list[tuple[str, Vector]]:
     import numpy as np
 
     sql = f"""
-        SELECT id, text FROM chunks WHERE chunking = :chunking AND tokens <= {MAX_SAMPLE_TOKENS}
+        SELECT id, {CHUNK_TEXT} FROM chunks WHERE chunking = :chunking AND tokens <= {MAX_SAMPLE_TOKENS}
         AND NOT EXISTS (SELECT 1 FROM index_queue WHERE generation = :generation AND chunk = chunks.id)
         ORDER BY id DESC LIMIT {MAX_SAMPLES}
     """
@@ -175,7 +175,7 @@ class _Block:
         self.high = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
         self.low = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
         self.scales = np.zeros(ROWS_PER_BLOCK, np.float32)
-        self.ids = np.zeros(ROWS_PER_BLOCK, np.int64)
+        self.ids = np.zeros(ROWS_PER_BLOCK, np.int32)
         self.labels = np.zeros(ROWS_PER_BLOCK, np.int32)
         self.projects = np.zeros(ROWS_PER_BLOCK, np.int32)
         self.alive = np.zeros(ROWS_PER_BLOCK, np.bool_)
@@ -292,9 +292,10 @@ class Mirror:
         error = ROUNDING_ERROR * 256 * math.hypot(scale[0], self._scale_sum / self._size) / (65536 * scale[0])
         best_rows, best_scores, worst = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
         for start, block, rows in parts:
-            # Without a copy, if these are all rows of the block.
-            own: Any = slice(0, len(rows)) if rows[-1] == len(rows) - 1 else rows
-            scores = _dot(high, block.high[own])[0] * block.scales[own]
+            if rows[-1] == len(rows) - 1:  # all rows so far: they need not be copied
+                scores = _dot(high, block.high[: len(rows)])[0] * block.scales[: len(rows)]
+            else:
+                scores = _dot(high, block.high.take(rows, axis=0))[0] * block.scales[rows]
             better = np.flatnonzero(scores > worst)
             best_rows = np.append(best_rows, start + rows[better])
             best_scores = np.append(best_scores, scores[better])
@@ -333,11 +334,7 @@ class Mirror:
         tests = [(np.array([one.fits(name) for name in names], np.bool_), one.projects) for one in labels]
         for number, block in enumerate(self._blocks[: -(-size // ROWS_PER_BLOCK)]):
             start = number * ROWS_PER_BLOCK
-            used = slice(0, min(size - start, ROWS_PER_BLOCK))
-            mask = block.alive[used].copy()  # rows may be removed during the search
-            if tests:
-                mask &= _fitting(block, used, tests)
-            rows = np.flatnonzero(mask)
+            rows = _fitting(block, min(size - start, ROWS_PER_BLOCK), tests)
             if len(rows):
                 parts.append((start, block, rows))
         return parts
@@ -349,9 +346,8 @@ class Mirror:
         [similarities] = self._products(query[None], rows)
         order = np.argsort(-similarities, kind="stable")[: np.count_nonzero(similarities == similarities)][:k]
         rows, ids = rows[order], np.zeros(len(order), np.int64)
-        for number, block in enumerate(self._blocks):
-            places = np.flatnonzero(rows // ROWS_PER_BLOCK == number)
-            ids[places] = block.ids[rows[places] - number * ROWS_PER_BLOCK]
+        for block, places, own in self._by_block(rows):
+            ids[places] = block.ids[own]
         return list(zip(ids.tolist(), similarities[order].tolist(), strict=True))
 
     def _products(self, queries: Any, rows: Any) -> Any:
@@ -361,17 +357,25 @@ class Mirror:
         scale, (high, low) = _fixed_point(queries)
         both, count = np.concatenate((high, low)), len(queries)
         similarities = np.full((count, len(rows)), np.nan)
+        for block, places, own in self._by_block(rows):
+            is_alive = block.alive[own]
+            if not is_alive.all():
+                places, own = places[is_alive], own[is_alive]
+            by_high = _dot(both, block.high.take(own, axis=0)).astype(np.float64)
+            by_low = _dot(both, block.low.take(own, axis=0))
+            products = by_high[:count] * 65536 + (by_high[count:] + by_low[:count]) * 256 + by_low[count:]
+            similarities[:, places] = products * (block.scales[own] * scale[:, None].astype(np.float64))
+        return similarities
+
+    def _by_block(self, rows: Any) -> Iterator[tuple[_Block, Any, Any]]:
+        """Yield each block that has some of the rows, their places in the array, and their rows in the block."""
+        import numpy as np
+
         numbers = rows // ROWS_PER_BLOCK
         for number, block in enumerate(self._blocks):
             places = np.flatnonzero(numbers == number)
-            own = rows[places] - number * ROWS_PER_BLOCK
-            is_alive = block.alive[own]
-            places, own = places[is_alive], own[is_alive]
-            if len(own):
-                by_high, by_low = _dot(both, block.high[own]).astype(np.float64), _dot(both, block.low[own])
-                products = by_high[:count] * 65536 + (by_high[count:] + by_low[:count]) * 256 + by_low[count:]
-                similarities[:, places] = products * block.scales[own] * scale[:, None].astype(np.float64)
-        return similarities
+            if len(places):
+                yield block, places, rows[places] - number * ROWS_PER_BLOCK
 
     def _label_number(self, label: str) -> int:
         return self._label_numbers.setdefault(label, len(self._label_numbers))
@@ -408,24 +412,39 @@ def _split_by_block(rows: Any) -> Iterator[tuple[int, Any]]:
         yield number, rows[start:end] - number * ROWS_PER_BLOCK
 
 
-def _fitting(block: _Block, used: slice, tests: list[tuple[Any, frozenset[int] | None]]) -> Any:
-    """Return a mask of the rows that pass a test: label is among those marked, project is among the given ones."""
+def _fitting(block: _Block, used: int, tests: list[tuple[Any, frozenset[int] | None]]) -> Any:
+    """Return the first `used` rows that are present and pass a test, or any of these rows if there is no test.
+
+    A row passes if its label is among those marked, and its project among the given ones.
+    """
     import numpy as np
 
-    fitting = np.zeros(used.stop, np.bool_)
+    if not tests or any(projects is None and is_chosen.all() for is_chosen, projects in tests):
+        return np.flatnonzero(block.alive[:used].copy())  # rows may be removed meanwhile
+    passing = []
     for is_chosen, projects in tests:
-        # A label that was added after the tests were made belongs to rows that this search does not see.
-        labels = np.append(is_chosen, False)
-        if projects is None:
-            if is_chosen.all():
-                fitting[:] = True
-            elif is_chosen.any():
-                fitting |= labels[np.minimum(block.labels[used], len(is_chosen))]
+        if not is_chosen.any():
             continue
-        for project in projects:
-            rows = np.flatnonzero(block.projects[used] == project)
-            fitting[rows] |= labels[np.minimum(block.labels[rows], len(is_chosen))]
-    return fitting
+        rows = _of_projects(block, used, projects)
+        rows = rows[block.alive[rows]]
+        if not is_chosen.all():
+            # A label that was added after the tests were made belongs to rows that this search does not see.
+            rows = rows[np.append(is_chosen, False)[np.minimum(block.labels[rows], len(is_chosen))]]
+        passing.append(rows)
+    if len(passing) == 1:
+        return passing[0]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *passing]))
+
+
+def _of_projects(block: _Block, used: int, projects: frozenset[int] | None) -> Any:
+    """Return those of the first `used` rows that are of one of the projects, None for all."""
+    import numpy as np
+
+    if projects is None:
+        return np.arange(used)
+    if len(projects) == 1:
+        return np.flatnonzero(block.projects[:used] == next(iter(projects)))
+    return np.flatnonzero(np.isin(block.projects[:used], list(projects)))
 
 
 def _fixed_point(matrix: Any) -> tuple[Any, tuple[Any, Any]]:
@@ -433,7 +452,7 @@ def _fixed_point(matrix: Any) -> tuple[Any, tuple[Any, Any]]:
     import numpy as np
 
     scales = np.maximum(np.abs(matrix).max(axis=1), 1e-30) / MAX_FIXED_POINT
-    fixed = np.rint(matrix / scales[:, None]).astype(np.int32)
+    fixed = np.rint(matrix / scales[:, None]).astype(np.int16)
     high = (fixed + 128) >> 8
     return scales, (high.astype(np.int8), (fixed - high * 256).astype(np.int8))
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.agent_text import clean_line
 from clankers_protocol.counts import count_of, plural
-from clankers_protocol.errors import InvalidParams, MethodNotFound, NotFound
+from clankers_protocol.errors import Conflict, InvalidParams, MethodNotFound, NotFound
 from clankers_protocol.ids import encode_id
 from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemoryTimeline
 from clankers_protocol.memory_changes import MemoryDelete
@@ -24,6 +24,7 @@ from clankers_protocol.search import Hit, IndexStatus, Search
 from clankers_protocol.sessions import Session, SessionList, SessionTimeline, TimelineEntry
 from clankers_protocol.times import format_time, parse_time
 from clankers_protocol.wire import Method
+from clankersd.capture.opt_out import MARKER, is_opted_out
 from clankersd.wire import rpc
 from clankersd.wire.rpc import Result
 
@@ -154,6 +155,8 @@ class RememberTool(Arguments):
     supersedes: Annotated[str, Meta(description="id of a memory that is no longer true, to be replaced")] = ""
 
     async def answer(self, context: ToolContext) -> Answer:
+        if is_opted_out(context.project):
+            raise Conflict(f"nothing is stored: this project has opted out with a {MARKER} file")
         added = await context.call(
             MemoryAdd(
                 content=self.content,
@@ -188,7 +191,9 @@ class TimelineTool(Arguments):
 
     name: ClassVar[str] = "timeline"
     id: Annotated[str, Meta(max_length=1024)] = ""
-    everywhere: Annotated[bool, Meta(description="list sessions of all projects, not only this one")] = False
+    everywhere: Annotated[bool, Meta(description="list sessions or memories of all projects, not only this one")] = (
+        False
+    )
     cursor: Annotated[str, Meta(description="cursor of the previous page")] = ""
 
     async def answer(self, context: ToolContext) -> Answer:
@@ -200,7 +205,8 @@ class TimelineTool(Arguments):
         page = await context.call_or_none(SessionTimeline(session_id=self.id, limit=PAGE_SIZE, cursor=cursor))
         if page:
             return _page(map(_entry_line, page.entries), page.cursor) or "Nothing happened in it yet."
-        timeline = await context.call(MemoryTimeline(id=self.id, scopes=ALL_SCOPES))
+        scopes = ALL_SCOPES if self.everywhere else None
+        timeline = await context.call(MemoryTimeline(id=self.id, scopes=scopes, project=context.project))
         return "\n".join(map(_memory_line, timeline.memories))
 
 

@@ -18,6 +18,7 @@ from clankersd.memories.similarity import (
     max_distance,
     probes,
     quarters,
+    replaces_words,
 )
 from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, fetch_memories
 from clankersd.search.keyword import stems_by_word
@@ -112,6 +113,8 @@ def _match_by_vector(
     if best_id is None:
         return None
     row = candidates[best_id]
+    if replaces_words(content, row.content):  # of Monday or Friday, of Ada or Grace: vectors hardly tell them apart
+        return None
     if best > SAME_MEANING and not differs_in_substance(content, row.content):
         return Match(row, "same", f"the same meaning ({best:.3f})")
     if row.category == category:

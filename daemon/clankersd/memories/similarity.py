@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index.tokenize import WORD
+from clankersd.index.tokenize import STOP_WORDS, WORD
 from clankersd.search.near_duplicates import changes_meaning
 
 QUARTER_BITS = 16
@@ -19,6 +19,8 @@ MIN_SHARED_WORDS = 0.8
 
 MAX_ORDERED_WORDS = 30
 """Up to this many words, a text with the same words in another order differs."""
+
+MAX_ENDING_LETTERS = 3
 
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff]")
 _APOSTROPHE = re.compile(r"['’]")
@@ -96,9 +98,33 @@ def differs_in_substance(one: str, other: str) -> bool:
     return not unshared and len(first) <= MAX_ORDERED_WORDS and first != second
 
 
+def replaces_words(one: str, other: str) -> bool:
+    """Check whether two texts are the same but for some words: one speaks of Tuesday, the other of Thursday.
+
+    Words without a meaning of their own, and other forms of the same word, do not count.
+    """
+    if overlap(one, other) < MIN_SHARED_WORDS:
+        return False
+    first, second = set(words(one)), set(words(other))
+    own, others = (first - second) - STOP_WORDS, (second - first) - STOP_WORDS
+    return any(not any(_is_form_of(word, each) for each in others) for word in own) and any(
+        not any(_is_form_of(word, each) for each in own) for word in others
+    )
+
+
+def _is_form_of(one: str, other: str) -> bool:
+    """Check whether two words differ in their ending only: "job" and "jobs", "deploy" and "deployed"."""
+    stem_letters = max(3, max(len(one), len(other)) - MAX_ENDING_LETTERS)
+    return one[:stem_letters] == other[:stem_letters]
+
+
 def is_near_duplicate(one: str, other: str) -> bool:
     """Check whether two texts say the same in nearly the same words."""
-    return overlap(one, other) >= MIN_SHARED_WORDS and not differs_in_substance(one, other)
+    return (
+        overlap(one, other) >= MIN_SHARED_WORDS
+        and not differs_in_substance(one, other)
+        and not replaces_words(one, other)
+    )
 
 
 def _normalize(text: str) -> str:

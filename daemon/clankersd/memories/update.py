@@ -128,8 +128,8 @@ def _corrected_columns(row: MemoryRow, request: MemoryUpdate, prepared: Prepared
         if (value := getattr(request, name)) is not None:
             values[name] = value
     for name in _TIME_COLUMNS:
-        if (time := getattr(request, name)) is not None:
-            values[name] = clock.to_ms(time)
+        if (time := clock.to_ms(getattr(request, name))) is not None:
+            values[name] = time
     for name in request.clear:
         values[_CLEARABLE_COLUMNS[name]] = None
     if request.metadata is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from clankers_protocol.errors import NotFound
 from clankers_protocol.recall import FileLines, FullText, RecallGet, RecallLines
 from clankersd.db import Db
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ _QUERIES: dict[Kind, str] = {
                ))) AS text
         FROM sessions WHERE id = :id
     """,
-    "chunk": """
+    "chunk": f"""
         SELECT coalesce(files.path || ':' || chunks.start_line, nullif(documents.title, ''), chunks.role, chunks.source)
-                   AS about, chunks.session_id, chunks.created_at, chunks.text
+                   AS about, chunks.session_id, chunks.created_at, {CHUNK_TEXT} AS text
         FROM chunks LEFT JOIN files ON files.id = chunks.file_id
         LEFT JOIN document_chunks ON document_chunks.id = chunks.document_chunk_id
         LEFT JOIN documents ON documents.id = document_chunks.document_id

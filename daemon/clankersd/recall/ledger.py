@@ -16,6 +16,7 @@ from clankers_protocol.recall import (
     RecallTotals,
 )
 from clankersd.db import Db
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.wire.rpc import handles
 
@@ -68,8 +69,8 @@ _ITEMS: dict[Literal["memory", "session", "passage"], str] = {
     "WHERE id = :id",
     "passage": "SELECT substr(text_content, 1, :length) FROM messages WHERE id = :id",
 }
-_CHUNK = """
-    SELECT substr(text, 1, :length) FROM chunks
+_CHUNK = f"""
+    SELECT substr({CHUNK_TEXT}, 1, :length) FROM chunks
     WHERE chunk_id >= :id AND chunk_id < :id || char(1114111) AND length(:id) >= 16 LIMIT 1
 """
 _TIMES_TOLD = """

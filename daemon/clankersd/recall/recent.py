@@ -16,6 +16,7 @@ from clankersd import clock
 from clankersd.capture.opt_out import is_opted_out, is_session_opted_out
 from clankersd.capture.pause import Pauses
 from clankersd.db import Db, Store
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.recall.ledger import find_prompt, with_texts
 from clankersd.recall.outcomes import Outcomes
 from clankersd.redaction.engine import redact
@@ -52,7 +53,7 @@ _LISTED = """
     WHERE kind = :kind AND id < :before {condition} ORDER BY id DESC LIMIT :limit
 """
 _WITHOUT_CALL = "SELECT id, at, query FROM recall_log WHERE kind = 'search' AND tool_id IS NULL AND id > :last"
-_TEXT = f"SELECT substr(text, 1, {TEXT_CHARACTERS}) FROM chunks WHERE chunk_id = :id"
+_TEXT = f"SELECT substr({CHUNK_TEXT}, 1, {TEXT_CHARACTERS}) FROM chunks WHERE chunk_id = :id"
 _CALL = f"""
     SELECT tools.id, session_id FROM tools
     WHERE created_at BETWEEN :at - {CALL_MS} AND :at + {CALL_MS} AND tool_name LIKE '%search%'

@@ -22,12 +22,13 @@ from clankersd.redaction.checks import (
     looks_shuffled,
     reads_as_words,
 )
+from clankersd.redaction.lazy_pattern import LazyPattern
 from clankersd.redaction.rules import NAMES
 from clankersd.redaction.secret import Secret
 from clankersd.redaction.tokens import WRAP, unwrap
 
 _BINDING = (
-    rb"(?:\\?[\"'`]?\]?\)?[ \t]{0,3}(?::[ \t]{0,2}[a-z_.]{2,20}(?:\[[a-z]{2,10}\])?(?:[ \t]?\|[ \t]?none)?"
+    rb"(?:\\{0,7}[\"'`]?\]?\)?[ \t]{0,3}(?::[ \t]{0,2}[a-z_.]{2,20}(?:\[[a-z]{2,10}\])?(?:[ \t]?\|[ \t]?none)?"
     rb"[ \t]{0,2}=(?=[ \t]{0,2}[\"'])"
     rb"|=>|:=|\?=|==?(?!=)|:[ \t]{0,2}[|>][+-]?[ \t]{0,2}\n[ \t]{1,20}|:(?![:/]))[ \t]{0,3}(?:[bruf$@]{1,2}(?=[\"']))?"
     rb"|[ \t]{1,3}(?![a-z_]{1,40}=[^=\s])(?=[^\s=:]{6}))"
@@ -35,12 +36,12 @@ _BINDING = (
 _NAME_PATTERNS = [
     (
         name,
-        re.compile(
+        LazyPattern(
             re.escape(name.word.encode())
             + name.ending.encode()
             + b"("
             + _BINDING
-            + rb")(?=\\?[\"'`]?[^\s\"'`,;(){}<>|\\\[\]]{3})"
+            + rb")(?=\\{0,7}[\"'`]?[^\s\"'`,;(){}<>|\\\[\]]{3})"
         ),
         re.compile(name.needs.encode()) if name.needs else None,
     )
@@ -48,7 +49,7 @@ _NAME_PATTERNS = [
 ]
 _NAME_CHARACTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/"
 _QUOTED = re.compile(
-    rb"\\\"([^\"\n\\]{1,500}+)\\\"|\"((?:[^\"\n\\]|\\[^\"\n]){1,500}+)\"|'((?:[^'\n\\]"
+    rb"\\{1,7}\"([^\"\n\\]{1,500}+)\\{1,7}\"|\"((?:[^\"\n\\]|\\[^\"\n]){1,500}+)\"|'((?:[^'\n\\]"
     rb"|\\[^'\n]){1,500}+)'|`([^`\n\\]{1,500}+)`"
 )
 _BARE = re.compile(rb"(?:[^\s\"'`,;<>(){}\[\]\\|&]|&(?![a-zA-Z_.-]{1,30}=)){1,4096}+")
@@ -76,7 +77,7 @@ def find_named_values(data: bytes, lowered: bytes) -> Iterator[Secret]:
         if name.word.encode() not in lowered:
             continue
         done = 0
-        for match in pattern.finditer(lowered):
+        for match in pattern.get().finditer(lowered):
             if match.start() < done:  # part of a value that was examined
                 continue
             named = _name_of(data, match, name.word, name.kind, needs)

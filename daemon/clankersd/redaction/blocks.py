@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from clankersd.redaction.checks import is_placeholder
 from clankersd.redaction.secret import Secret
 
-_PRIVATE_TAG = re.compile(rb"<(/?)private>")
-_PEM_BEGIN = re.compile(rb"-----BEGIN [A-Za-z0-9 ]{0,40}(?:PRIVATE KEY(?: BLOCK)?|Static key V1)-----")
-_PEM_END = re.compile(rb"-----END [A-Za-z0-9 ]{1,60}-----")
+_PRIVATE_TAG = re.compile(rb"<(/?)private(?:\s{1,20}(?:[a-z_-]{1,40}=[^<>]{0,200}(?<!/))?)?>")
+_SPACE = rb"(?: |%20|\+)"
+_PEM_BEGIN = re.compile(
+    rb"-----BEGIN%s(?:[A-Za-z0-9 +]|%%20){0,40}(?:PRIVATE%sKEY(?:%sBLOCK)?|Static%skey%sV1)-----" % ((_SPACE,) * 5)
+)
+_PEM_END = re.compile(rb"-----END%s(?:[A-Za-z0-9 +]|%%20){1,60}-----" % _SPACE)
 _PEM_BODY = re.compile(
     rb"(?:(?:\s|\\[nrt])*+(?:[A-Za-z0-9+/=]{16,}+|(?:Proc-Type|DEK-Info|Version|Comment): ?[A-Za-z0-9,. -]{1,100}+))*+"
 )

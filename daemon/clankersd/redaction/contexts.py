@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from clankersd.redaction.checks import CHECKS, Check, is_reference
+from clankersd.redaction.lazy_pattern import LazyPattern
 from clankersd.redaction.rules import CONTEXTS
 from clankersd.redaction.secret import Secret
 
 
 class _Context(NamedTuple):
-    pattern: re.Pattern[bytes]
+    pattern: LazyPattern
     check: Check
     kind: str
 
@@ -46,8 +47,8 @@ _LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
 _Anchors = list[tuple[bytes, list[_Context]]]
 
 
-def _compile_contexts() -> list[tuple[bytes, frozenset[int], list[tuple[frozenset[int], _Anchors]]]]:
-    """Compile the rules, each anchor on its own: a pattern that begins with a literal is searched many times faster.
+def _gate_contexts() -> list[tuple[bytes, frozenset[int], list[tuple[frozenset[int], _Anchors]]]]:
+    """Group the rules by gate, each anchor on its own: a pattern that begins with a literal is searched much faster.
 
     Returns for each gate the bytes beside letters that all of its anchors need, and the anchors by what they need.
     """
@@ -56,7 +57,7 @@ def _compile_contexts() -> list[tuple[bytes, frozenset[int], list[tuple[frozense
         for anchor in rule.anchors:
             escaped = re.escape(anchor)
             before = f"(?<!{rule.unless_after}{escaped})" if rule.unless_after else ""
-            pattern = re.compile(f"{escaped}{before}{rule.pattern}".encode(), re.M)
+            pattern = LazyPattern(f"{escaped}{before}{rule.pattern}".encode(), re.M)
             by_anchor.setdefault(anchor.encode(), []).append(_Context(pattern, CHECKS[rule.check], rule.kind))
     gated: dict[bytes, dict[frozenset[int], _Anchors]] = {}
     for literal, contexts in by_anchor.items():
@@ -65,7 +66,7 @@ def _compile_contexts() -> list[tuple[bytes, frozenset[int], list[tuple[frozense
     return [(gate, frozenset.intersection(*groups), list(groups.items())) for gate, groups in gated.items()]
 
 
-_CONTEXTS = _compile_contexts()
+_CONTEXTS = _gate_contexts()
 
 
 def find_in_context(data: bytes, lowered: bytes) -> Iterator[Secret]:
@@ -82,7 +83,7 @@ def find_in_context(data: bytes, lowered: bytes) -> Iterator[Secret]:
 
 
 def _match_context(context: _Context, data: bytes, lowered: bytes) -> Iterator[Secret]:
-    for match in context.pattern.finditer(lowered):
+    for match in context.pattern.get().finditer(lowered):
         start, end = match.span(1)
         if end - start and not is_reference(data, start) and context.check(data[start:end], data, start):
             yield Secret(start, end, context.kind)

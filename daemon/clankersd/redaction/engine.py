@@ -18,6 +18,7 @@ import msgspec
 from clankersd.redaction.assignments import find_named_values, find_random_values
 from clankersd.redaction.blocks import find_kubernetes_secrets, find_private_keys, find_private_text
 from clankersd.redaction.contexts import find_in_context
+from clankersd.redaction.invisible import VisibleText, blank_invisible, has_invisible
 from clankersd.redaction.large_texts import LARGE_TEXT_CHARACTERS, redact_in_pieces
 from clankersd.redaction.secret import Secret
 from clankersd.redaction.tokens import find_tokens
@@ -72,7 +73,7 @@ def _redact(text: str) -> tuple[str, dict[str, int]]:
     global _last_redaction
     data = text.encode("utf-8", "surrogatepass")
     if len(data) < MIN_REMEMBERED_BYTES:
-        found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))
+        found = sorted(_find(data), key=lambda each: (each.start, -each.end))
         return _replaced(data, found) if found else (text, {})
     hashed = _KEYED_DIGEST.copy()
     hashed.update(data)
@@ -82,7 +83,7 @@ def _redact(text: str) -> tuple[str, dict[str, int]]:
     last_digest, redacted, counts = _last_redaction
     if digest == last_digest:
         return redacted, dict(counts)
-    found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))
+    found = sorted(_find(data), key=lambda each: (each.start, -each.end))
     if found:
         redacted, counts = _replaced(data, found)
         _last_redaction = (digest, redacted, dict(counts))
@@ -206,9 +207,21 @@ def _replaced(data: bytes, found: list[Secret]) -> tuple[str, dict[str, int]]:
     return b"".join(pieces).decode("utf-8", "surrogatepass"), dict(counts)
 
 
-def _find(data: bytes, lowered: bytes) -> Iterator[Secret]:
+def _find(data: bytes) -> Iterator[Secret]:
+    """Find the secrets of every kind, in no order, also if they are coloured or have invisible characters in them."""
+    if not has_invisible(data):
+        yield from _find_visible(data, data.lower())
+        return
+    blanked = blank_invisible(data)
+    yield from _find_visible(blanked, blanked.lower())
+    visible = VisibleText(data)
+    for each in _find_visible(visible.text, visible.text.lower()):
+        yield Secret(*visible.original_span(each.start, each.end), each.kind)
+
+
+def _find_visible(data: bytes, lowered: bytes) -> Iterator[Secret]:
     """Find the secrets of every kind, in no order; each search runs only if the bytes that it needs occur."""
-    if b"<private>" in lowered:
+    if b"<private" in lowered:
         yield from find_private_text(lowered)
     if b"-----BEGIN" in data:
         yield from find_private_keys(data)

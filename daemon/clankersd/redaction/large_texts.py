@@ -19,7 +19,7 @@ CONTEXT_CHARACTERS = 2048
 MAX_SPLITS_TRIED = 20
 """Places tried for a split before the piece is made longer."""
 
-_BLOCK_EDGE = re.compile(r"<private>|</private>|-----BEGIN|-----END", re.IGNORECASE)
+_BLOCK_EDGE = re.compile(r"<private[>\s]|</private[>\s]|-----BEGIN|-----END", re.IGNORECASE)
 
 
 def redact_in_pieces(text: str, redact: Redact) -> tuple[str, dict[str, int]]:

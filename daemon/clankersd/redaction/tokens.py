@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from clankersd.redaction.checks import HEX, is_mixed, is_random, is_token
+from clankersd.redaction.lazy_pattern import LazyPattern
 from clankersd.redaction.rules import TOKENS, Token
 from clankersd.redaction.secret import Secret
 
@@ -23,14 +24,14 @@ _PREFIXED = [rule for rule in TOKENS if rule.anchor and not rule.before]
 _INFIXED = [rule for rule in TOKENS if not rule.anchor or rule.before]
 
 
-def _compiled(rule: Token) -> re.Pattern[bytes]:
-    return re.compile((_START + rule.before + re.escape(rule.anchor) + rule.after).encode())
+def _pattern_of(rule: Token) -> LazyPattern:
+    return LazyPattern((_START + rule.before + re.escape(rule.anchor) + rule.after).encode())
 
 
-_BY_ANCHOR: dict[bytes, list[tuple[re.Pattern[bytes], str]]] = {}
+_BY_ANCHOR: dict[bytes, list[tuple[LazyPattern, str]]] = {}
 for _rule in _PREFIXED:
-    _BY_ANCHOR.setdefault(_rule.anchor.encode(), []).append((_compiled(_rule), _rule.kind))
-_ANCHOR = re.compile(
+    _BY_ANCHOR.setdefault(_rule.anchor.encode(), []).append((_pattern_of(_rule), _rule.kind))
+_ANCHOR = LazyPattern(
     _START.encode() + b"(?=(" + b"|".join(re.escape(each) for each in sorted(_BY_ANCHOR, key=len, reverse=True)) + b"))"
 )
 _SHORTER = {
@@ -39,7 +40,7 @@ _SHORTER = {
 }
 """The rules to try where an anchor is found: its own, and those of anchors that it begins with."""
 
-_INFIXES = [(rule.anchor.encode(), _compiled(rule), rule.kind) for rule in _INFIXED]
+_INFIXES = [(rule.anchor.encode(), _pattern_of(rule), rule.kind) for rule in _INFIXED]
 _GENERIC = re.compile(
     _START.encode()
     + rb"[a-zA-Z][a-zA-Z0-9]{0,9}(?:[_-][a-zA-Z0-9]{1,10}){0,2}?[_-]"
@@ -67,23 +68,22 @@ def find_tokens(data: bytes) -> Iterator[Secret]:
         at = runs.find(_RUN, stop)
 
 
-def _in_region(
-    data: bytes, start: int, end: int, infixes: list[tuple[bytes, re.Pattern[bytes], str]]
-) -> Iterator[Secret]:
+def _in_region(data: bytes, start: int, end: int, infixes: list[tuple[bytes, LazyPattern, str]]) -> Iterator[Secret]:
     done = 0
-    for anchor in _ANCHOR.finditer(data, start, end):
+    for anchor in _ANCHOR.get().finditer(data, start, end):
         if anchor.start() < done:  # part of a run that was examined
             continue
-        for pattern, kind in _SHORTER[anchor[1]]:
+        for rule, kind in _SHORTER[anchor[1]]:
+            pattern = rule.get()
             match = pattern.match(data, anchor.start(), anchor.start() + MAX_TOKEN_BYTES)
             done = max(done, match.end() if match else 0)
             if found := _token_at(data, pattern, match, anchor.start(), len(anchor[1])):
                 done = max(done, found[1])
                 yield Secret(*found, kind)
                 break
-    for infix, pattern, kind in infixes:
+    for infix, rule, kind in infixes:
         if data.find(infix, start, end) >= 0:
-            for match in pattern.finditer(data, start, end):
+            for match in rule.get().finditer(data, start, end):
                 if is_token(match[0], 0):
                     yield Secret(match.start(), match.end(), kind)
     if end - start < MAX_GENERIC_BYTES:
@@ -126,7 +126,7 @@ def unwrap(data: bytes, start: int, complete: bool) -> tuple[bytes, list[int], l
     total, at = 0, start
     while len(parts) < MAX_WRAPPED_LINES and (part := _LINE_PART.match(data, at)):
         if parts:
-            begins_token = _ANCHOR.match(data, part.start())
+            begins_token = _ANCHOR.get().match(data, part.start())
             if begins_token or not _LINE_END.match(data, part.end()) or (complete and not is_random(part[0])):
                 break
         parts.append(part[0])

@@ -199,13 +199,6 @@ class ChunkTable:
         names = [name.partition(" ")[2] == source for name in self._labels.texts]
         return np.array(names, np.bool_)[self.columns.labels[chunks]]
 
-    def chunks_at_turns(self, keys: list[int], chunking: int) -> dict[int, int]:
-        """Return the first chunk of this chunking of each turn that has one, by its key."""
-        import numpy as np
-
-        chunks = self.chunks_at(np.array(keys, np.int64), chunking).tolist()
-        return {key: chunk for key, chunk in zip(keys, chunks, strict=True) if chunk}
-
     def chunks_at(self, turns: Any, chunking: int) -> Any:
         """Return for each turn, given by its key, its first chunk of this chunking; 0 for none."""
         import numpy as np

@@ -4,6 +4,7 @@ Candidates are made only of those that are looked at: of some three hundred, a p
 """
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
     LONG_TOKENS,
+    PHRASE_WEIGHT,
     SHORT_TOKENS,
     SPEAKER_WEIGHT,
     TOOL_FACTOR,
@@ -24,8 +26,8 @@ from clankersd.search.rows import RankingRow
 class ColumnRanking:
     """Ranked chunks, best first, with their scores and the components of these, as arrays.
 
-    There are no vector components if vectors have no weight, and no speaker components if the query names nobody. A
-    role component or a cosine is NaN where there is none.
+    There are no vector components if vectors have no weight, no speaker components if the query names nobody, and no
+    phrase components if no text has it word for word. A role, a phrase or a cosine is NaN where there is none.
     """
 
     table: ChunkTable
@@ -36,6 +38,7 @@ class ColumnRanking:
     speakers: Any
     roles: Any
     cosines: Any
+    phrases: Any = None
 
     def __len__(self) -> int:
         return len(self.chunks)
@@ -44,16 +47,36 @@ class ColumnRanking:
     def has_memories(self) -> bool:
         return bool(self.table.of_source(self.chunks, "memories").any())
 
+    def keyword_matches(self, count: int) -> list[int]:
+        """Return those of the best `count` chunks that have a keyword score."""
+        return self.chunks[:count][self.keywords[:count] > 0].tolist()  # type: ignore[no-any-return]
+
+    def with_phrases(self, exact: AbstractSet[int]) -> "ColumnRanking":
+        """Return the ranking with raised scores of the chunks that have the query word for word, as `raise_phrases`."""
+        import numpy as np
+
+        is_exact = np.isin(self.chunks, np.array(sorted(exact), np.int64))
+        scores = (self.scores + PHRASE_WEIGHT * is_exact) / (1 + PHRASE_WEIGHT)
+        order = _best_first(self.table, self.chunks, scores)
+        components = (self.keywords, self.vectors, self.speakers, self.roles, self.cosines)
+        keywords, vectors, speakers, roles, cosines = (
+            None if column is None else column[order] for column in components
+        )
+        phrases = np.where(is_exact, 1.0, np.nan)[order]
+        return ColumnRanking(
+            self.table, self.chunks[order], scores[order], keywords, vectors, speakers, roles, cosines, phrases
+        )
+
     def candidates(self, start: int, end: int | None = None) -> list[Candidate[RankingRow]]:
         """Return the candidates in this range of ranks; a chunk that was deleted in the meantime is left out."""
         own = slice(start, end)
         rows = self.table.rows(self.chunks[own].tolist())
-        columns = [self.scores, self.keywords, self.vectors, self.speakers, self.roles, self.cosines]
+        columns = [self.scores, self.keywords, self.vectors, self.speakers, self.roles, self.phrases, self.cosines]
         found = []
-        for chunk, score, keyword, vector, speaker, role, cosine in zip(
+        for chunk, score, keyword, vector, speaker, role, phrase, cosine in zip(
             self.chunks[own].tolist(), *(_listed(column, len(self.chunks[own]), own) for column in columns), strict=True
         ):
-            named = {"keyword": keyword, "vector": vector, "speaker": speaker, "role": role}
+            named = {"keyword": keyword, "vector": vector, "speaker": speaker, "role": role, "phrase": phrase}
             components = {name: value for name, value in named.items() if value is not None}
             if chunk in rows:
                 found.append(Candidate(rows[chunk], score, keyword > 0, components, cosine=cosine))
@@ -109,7 +132,7 @@ def rank_columns(
     factors = _role_factors(table, chunks, roles)
     scores = scores * np.where(np.isnan(factors), 1.0, factors)
     scores = scores / max(1.0, scores.max(initial=0.0))  # a tool call may have more words of the query than any message
-    order = np.lexsort((chunks, -columns.created_at[chunks], -scores))
+    order = _best_first(table, chunks, scores)
     return ColumnRanking(
         table,
         chunks[order],
@@ -120,6 +143,15 @@ def rank_columns(
         factors[order],
         cosines[order],
     )
+
+
+def _best_first(table: ChunkTable, chunks: Any, scores: Any) -> Any:
+    """Return the order of the chunks by score, then newest first."""
+    import numpy as np
+
+    columns = table.columns
+    assert columns is not None
+    return np.lexsort((chunks, -columns.created_at[chunks], -scores))
 
 
 def _role_factors(table: ChunkTable, chunks: Any, roles: Any) -> Any:

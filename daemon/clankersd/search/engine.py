@@ -20,6 +20,7 @@ from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, 
 from clankers_protocol.search import Embedding, Mode, Step
 from clankersd import clock
 from clankersd.db import Db, Store
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
@@ -55,9 +56,6 @@ POOL_SIZE = 150
 """Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
 
 MAX_POOL_SIZE = 1000
-MAX_OCCURRENCES_SCORED_INLINE = 20_000
-"""More occurrences are scored in a thread; fewer are done sooner than a thread is reached."""
-
 MAX_COMPARED = 50
 """Best candidates whose texts are searched for the query as it is written; more are only made if they are needed."""
 
@@ -70,7 +68,9 @@ MIN_LOADED_CANDIDATES = 32
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
-_TEXTS = "SELECT chunks.id, chunks.text FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+_TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+
+_SPEAKS = "SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {condition} LIMIT 1"
 
 log = structlog.get_logger(component="search")
 
@@ -227,7 +227,7 @@ class SearchEngine:
         else:
             if "numpy" not in sys.modules:  # its import may take seconds, which the search is not charged for
                 await anyio.to_thread.run_sync(numpy_if_available)
-            speakers = named_speakers(plan.query, self._index.speakers) if plan.prefer_named_speakers else set()
+            speakers = await self._find_speakers(plan.query, plan.filter) if plan.prefer_named_speakers else set()
             run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
             candidates = await self._rank(run)
@@ -256,6 +256,18 @@ class SearchEngine:
             calibration=calibration,
             weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )
+
+    async def _find_speakers(self, query: str, chunk_filter: ChunkFilter) -> set[str]:
+        """Return the names in the query of people who speak in the sessions that are searched."""
+        if not named_speakers(query, self._index.speakers):
+            return set()
+        named = [role for role in self._index.speakers if named_speakers(query, {role})]
+        sql = _SPEAKS.format(condition=chunk_filter.condition)
+
+        def find(db: Db) -> set[str]:
+            return {role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})}
+
+        return named_speakers(query, await self._store.read_for_search(find))
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
         """Fetch more and more chunks, until there are enough groups or no chunks left."""
@@ -343,8 +355,7 @@ class SearchEngine:
     async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
         """Order everything that was found, best first."""
         plan = run.plan
-        is_large = run.keywords.size > MAX_OCCURRENCES_SCORED_INLINE
-        turn_scores = await in_thread_if(is_large, score_turns, run.keywords, 2 * plan.pool_size)
+        turn_scores = await in_thread_if(numpy_if_available() is None, score_turns, run.keywords, 2 * plan.pool_size)
         if turn_scores:
             run.match_count = len(turn_scores.chunks)
         fusion = Fusion(
@@ -360,23 +371,21 @@ class SearchEngine:
             run.speakers,
         )
         ranking = await fusion.rank()
-        candidates: list[Candidate[Any]] = ranking if isinstance(ranking, list) else ranking.candidates(0, MAX_COMPARED)
-        remaining = None if isinstance(ranking, list) else ranking
-        exact: set[int] = set()
-        if phrase := phrase_of(run.query):
-            compared = [one.row.id for one in candidates[:MAX_COMPARED] if one.is_keyword_match]
-            likely = json.dumps(run.keywords.chunks_with_all_terms(compared))
-            if likely != "[]":
-                texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, {"ids": likely})))
-                exact = find_phrase(phrase, texts)
+        exact = await self._find_exact(run, ranking)
+        if isinstance(ranking, ColumnRanking):
+            by_column = ranking.with_phrases(exact) if exact else ranking
+            candidates: list[Candidate[Any]] = by_column.candidates(0, MAX_COMPARED)
+            remaining: ColumnRanking | None = by_column
+        else:
+            candidates, remaining = list(ranking), None
+            if exact:
+                raise_phrases(exact, candidates)
+                candidates.sort(key=lambda candidate: candidate.sort_key)
         reranks = plan.rerank and self.reranking.is_configured
         has_memories = plan.adjust_score is not None and remaining is not None and remaining.has_memories
-        if remaining and (exact or reranks or plan.half_life_days or plan.expand or plan.diversity or has_memories):
+        if remaining and (reranks or plan.half_life_days or plan.expand or plan.diversity or has_memories):
             candidates += remaining.candidates(MAX_COMPARED)
             remaining = None
-        if exact:
-            raise_phrases(exact, candidates)
-            candidates.sort(key=lambda candidate: candidate.sort_key)
         if reranks:
             judged = await self._load(plan, candidates[: self.reranking.settings.candidates])
             run.rerank_note = await self.reranking.apply(run.query, judged, candidates)
@@ -385,6 +394,21 @@ class SearchEngine:
             apply_recency(candidates, clock.now(), plan.half_life_days)
             candidates.sort(key=lambda candidate: candidate.sort_key)
         return await self._load_best(plan, candidates, remaining)
+
+    async def _find_exact(self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking) -> set[int]:
+        """Return those of the best candidates whose texts contain the query word for word."""
+        phrase = phrase_of(run.query)
+        if phrase is None:
+            return set()
+        if isinstance(ranking, ColumnRanking):
+            compared = ranking.keyword_matches(MAX_COMPARED)
+        else:
+            compared = [one.row.id for one in ranking[:MAX_COMPARED] if one.is_keyword_match]
+        likely = run.keywords.chunks_with_all_terms(compared)
+        if not likely:
+            return set()
+        params = {"ids": json.dumps(likely)}
+        return find_phrase(phrase, dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params))))
 
     async def _load_best(
         self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]], remaining: ColumnRanking | None

@@ -66,13 +66,8 @@ class Fusion:
                 return fetch_ranking_rows(db, [*by_keyword, *nearest], self.filter)
 
             return await self.store.read_for_search(fetch)
-        by_keyword: list[int] = []
-        if turn_scores:
-            chunk_by_key = turn_scores.best_chunks(turn_scores.ranked)
-            near = [key for key in turn_scores.ranked if key not in chunk_by_key]
-            chunk_by_key |= table.chunks_at_turns(near, self.filter.params["chunking"])
-            by_keyword = [chunk_by_key[key] for key in turn_scores.ranked if key in chunk_by_key][: self.pool_size]
-        found = table.existing([*by_keyword, *nearest])
+        by_keyword = turn_scores.ranked_chunks(table, self.filter.params["chunking"]) if turn_scores else []
+        found = table.existing([*by_keyword[: self.pool_size], *nearest])
         is_memory = table.of_source(found, "memories")
         if not is_memory.any():
             return found.tolist()  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import anyio
@@ -104,7 +105,7 @@ class TermMatches:
     postings: Postings
     positions: Any = None
 
-    @property
+    @cached_property
     def chunks(self) -> Any:
         if self.positions is None:
             return self.postings.chunks
@@ -125,11 +126,6 @@ class KeywordMatches:
     stems: set[str] = field(default_factory=set)
     weights: dict[str, float] = field(default_factory=dict)
     note: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of chunks in which the terms occur, a chunk with several of them counted several times."""
-        return sum(len(one.postings.chunks if one.positions is None else one.positions) for one in self.terms)
 
     def indexed_coverage(self, chunk: int) -> float:
         """Return the weighted share of the query's words by which the index finds a chunk, be it in the header."""

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from clankers_protocol.search import Source
 from clankersd.db import Db
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.search.filters import ChunkFilter
 
 
@@ -48,7 +49,9 @@ R = TypeVar("R", bound=ChunkRow)
 AnyRow = TypeVar("AnyRow", bound=RankingRow)
 
 RANKING_COLUMNS = ", ".join(f"chunks.{column.name}" for column in fields(RankingRow))
-CHUNK_COLUMNS = ", ".join(f"chunks.{column.name}" for column in fields(ChunkRow))
+CHUNK_COLUMNS = ", ".join(
+    CHUNK_TEXT if column.name == "text" else f"chunks.{column.name}" for column in fields(ChunkRow)
+)
 
 
 def fetch_ranking_rows(db: Db, ids: Iterable[int], chunk_filter: ChunkFilter) -> dict[int, RankingRow]:

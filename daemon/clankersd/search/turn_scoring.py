@@ -8,7 +8,7 @@ docs/retrieval.md.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
@@ -52,6 +52,10 @@ PROXIMITY_OFFSETS = 4
 """Words between two that make them count half."""
 
 
+MAX_CHUNKS_LOCATED = 20
+"""Chunks with a term, for each scored chunk, up to which all are located; of more, the scored ones are looked up."""
+
+
 @dataclass(frozen=True)
 class TurnScores:
     """Scores between 0 and 1 by key. A key is a turn of a session, or a chunk without a turn (negative).
@@ -75,6 +79,17 @@ class TurnScores:
     def best_chunks(self, keys: Sequence[int]) -> dict[int, int]:
         """Return the best chunks of those of the keys in which a term occurs."""
         return _look_up(self.matched_keys, self.chunks, keys)
+
+    def ranked_chunks(self, table: ChunkTable, chunking: int) -> list[int]:
+        """Return the chunks of the ranked turns by the table in memory; of a turn without a match, its first chunk."""
+        import numpy as np
+
+        keys = np.array(self.ranked, np.int64)
+        positions = np.minimum(np.searchsorted(self.matched_keys, keys), len(self.matched_keys) - 1)
+        chunks = np.where(self.matched_keys[positions] == keys, self.chunks[positions], 0)
+        without_match = np.flatnonzero(chunks == 0)
+        chunks[without_match] = table.chunks_at(keys[without_match], chunking)
+        return chunks[chunks > 0].tolist()  # type: ignore[no-any-return]
 
     def turns_of(self, keys: Iterable[int]) -> dict[int, tuple[str, int]]:
         """Return the session and turn of each key that has one."""
@@ -140,7 +155,7 @@ def score_turns(matches: KeywordMatches, count: int) -> TurnScores | None:
     tokens = np.maximum(np.asarray(places.tokens, np.float64), 1)
     idf = np.array([one.term.idf for one in matches.terms])
     located = _locate(matches.terms, chunks)
-    counts, in_header, in_opening = _count_terms(located, len(chunks))
+    counts, in_header, in_opening = _count_terms(located, (len(idf), len(chunks)))
     reference = max(MIN_AVERAGE_TOKENS, float(tokens.mean()))
     norm = K1 * (1 - B + B * np.maximum(tokens, reference) / reference)
     in_text = counts * (K1 + 1) / (counts + norm)
@@ -173,38 +188,56 @@ def score_turns(matches: KeywordMatches, count: int) -> TurnScores | None:
     )
 
 
-def _locate(terms: list[TermMatches], chunks: "Array") -> "list[tuple[Array, Array]]":
-    """Return for each term the positions of its occurrences' chunks among the chunks, and offsets; leave out others."""
+class _Located(NamedTuple):
+    """Occurrences of terms in the scored chunks, in the order of the terms and chunks: three arrays of one length.
+
+    A cell is `term * number of chunks + position of the chunk`.
+    """
+
+    terms: "Array"
+    cells: "Array"
+    offsets: "Array"
+
+
+def _locate(terms: list[TermMatches], chunks: "Array") -> _Located:
+    """Find the occurrences of the terms in these chunks, which are in order."""
     import numpy as np
 
-    columns = np.full(int(chunks[-1]) + 2, -1, np.int32)
-    columns[chunks] = np.arange(len(chunks), dtype=np.int32)
-    located = []
-    for one in terms:
-        own = columns[np.minimum(one.chunks, len(columns) - 1).astype(np.intp)]
-        is_scored = np.flatnonzero(own >= 0)
-        own = own[is_scored]
-        positions = is_scored if one.positions is None else one.positions[is_scored]
-        starts = one.postings.starts[positions]
-        counts = one.postings.starts[positions + 1] - starts
+    wanted = chunks.astype(np.int32)  # as in postings, or all of these would be converted
+    places_by_chunk = np.full(int(wanted[-1]) + 2, -1, np.int32)
+    places_by_chunk[chunks] = np.arange(len(chunks), dtype=np.int32)
+    numbers, cells, offsets = [], [], []
+    for number, one in enumerate(terms):
+        postings = one.postings
+        if len(one.chunks) > MAX_CHUNKS_LOCATED * len(chunks):
+            positions = np.minimum(np.searchsorted(postings.chunks, wanted), len(postings.chunks) - 1)
+            places = np.flatnonzero(postings.chunks[positions] == wanted)
+            positions = positions[places]
+        else:
+            places = places_by_chunk[np.minimum(one.chunks, len(places_by_chunk) - 1).astype(np.intp)]
+            positions = np.flatnonzero(places >= 0)
+            places = places[positions].astype(np.int64)
+            positions = positions if one.positions is None else one.positions[positions]
+        starts = postings.starts[positions]
+        counts = postings.starts[positions + 1] - starts
         ends = np.cumsum(counts)
-        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
-        located.append((np.repeat(own, counts), one.postings.offsets[places].astype(np.int64)))
-    return located
+        total = int(ends[-1]) if len(ends) else 0
+        offsets.append(postings.offsets[np.arange(total) + np.repeat(starts - (ends - counts), counts)])
+        cells.append(np.repeat(places + number * len(chunks), counts))
+        numbers.append(np.full(total, number))
+    return _Located(np.concatenate(numbers), np.concatenate(cells), np.concatenate(offsets).astype(np.int64))
 
 
-def _count_terms(located: "list[tuple[Array, Array]]", size: int) -> "tuple[Array, Array, Array]":
+def _count_terms(located: _Located, shape: tuple[int, int]) -> "tuple[Array, Array, Array]":
     """Return for each term (row) and chunk (column): occurrences in the text, one in the header, one in the opening."""
     import numpy as np
 
-    shape = len(located), size
-    counts, in_header, in_opening = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for number, (columns, offsets) in enumerate(located):
-        is_text = offsets < HEADER
-        counts[number] = np.bincount(columns[is_text], minlength=size)
-        in_header[number, columns[~is_text]] = 1
-        in_opening[number, columns[offsets < OPENING_OFFSETS]] = 1
-    return counts, in_header, in_opening
+    is_text = located.offsets < HEADER
+    counts = np.bincount(located.cells[is_text], minlength=shape[0] * shape[1])
+    in_header, in_opening = np.zeros(counts.shape), np.zeros(counts.shape)
+    in_header[located.cells[~is_text]] = 1
+    in_opening[located.cells[located.offsets < OPENING_OFFSETS]] = 1
+    return counts.reshape(shape), in_header.reshape(shape), in_opening.reshape(shape)
 
 
 def _spread(keys: "Array", own: "Array", shared: "Array", idf: "Array") -> "tuple[Array, Array]":
@@ -235,28 +268,27 @@ def _spread(keys: "Array", own: "Array", shared: "Array", idf: "Array") -> "tupl
     return np.append(keys[:first], near_turns), np.append(idf @ own[:, :first], idf @ by_term)
 
 
-def _proximity(located: "list[tuple[Array, Array]]", size: int, idf: "Array") -> "Array":
+def _proximity(located: _Located, size: int, idf: "Array") -> "Array":
     """Return for each chunk how near the words stand that are next to each other in the query: 1 if all adjoin."""
     import numpy as np
 
-    proximity, total = np.zeros(size), 0.0
-    for number in range(len(located) - 1):
-        weight = min(idf[number], idf[number + 1])
-        total += weight
-        pair = located[number : number + 2]
-        columns, offsets = (np.concatenate(parts) for parts in zip(*pair, strict=True))
-        is_second = np.repeat([False, True], [len(part[0]) for part in pair])
-        is_placed = offsets < OFFSETS - 1
-        placed = columns[is_placed].astype(np.int64) * OCCURRENCES_PER_CHUNK + offsets[is_placed]
-        order = np.argsort(placed, kind="stable")
-        placed, is_second = placed[order], is_second[is_placed][order]
-        columns = placed >> OFFSET_BITS
-        is_pair = (columns[1:] == columns[:-1]) & (is_second[1:] != is_second[:-1])
-        gaps = (placed[1:] - placed[:-1])[is_pair]
-        nearest = np.zeros(size)
-        np.maximum.at(nearest, columns[1:][is_pair], 1 / (1 + np.maximum(gaps - 1, 0) / PROXIMITY_OFFSETS))
-        proximity += weight * nearest
-    return proximity / total if total else proximity
+    weights = np.minimum(idf[:-1], idf[1:])
+    if not len(weights):
+        return np.zeros(size)
+    is_placed = located.offsets < OFFSETS - 1
+    terms, placed = located.terms[is_placed], (located.cells << OFFSET_BITS | located.offsets)[is_placed]
+    # An occurrence belongs to two pairs: with the next word of the query, and with the one before, whose cell it gets.
+    first, second = placed[terms < len(weights)], placed[terms > 0] - size * OCCURRENCES_PER_CHUNK
+    placed = np.append(first, second)
+    order = np.argsort(placed, kind="stable")
+    placed, is_second = placed[order], order >= len(first)
+    cells = placed >> OFFSET_BITS
+    is_pair = (cells[1:] == cells[:-1]) & (is_second[1:] != is_second[:-1])
+    gaps = (placed[1:] - placed[:-1])[is_pair]
+    nearest = np.zeros(len(weights) * size)
+    np.maximum.at(nearest, cells[1:][is_pair], 1 / (1 + np.maximum(gaps - 1, 0) / PROXIMITY_OFFSETS))
+    # Not as a matrix product, in which equal columns may get sums that differ in the last bit.
+    return (weights[:, None] * nearest.reshape(-1, size)).sum(axis=0) / weights.sum()  # type: ignore[no-any-return]
 
 
 def score_turns_without_numpy(matches: KeywordMatches, count: int) -> TurnScores:

@@ -58,6 +58,10 @@ class Outbox:
 
     def put(self, *pieces: bytes) -> None:
         """Send a reply, given in pieces."""
+        if len(pieces) == 1 and self.is_empty and len(pieces[0]) <= PIECE_BYTES:  # as nearly all are
+            self._transport.write(pieces[0])
+            self.owes_reply = self._paused
+            return
         self.owes_reply = True
         for piece in pieces:
             self._append(piece, is_notification=False)

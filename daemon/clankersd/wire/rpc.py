@@ -12,7 +12,6 @@ import structlog
 
 import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
 from jsonrpcserver import Error, Success
-from jsonrpcserver.async_dispatcher import call as call_method
 from jsonrpcserver.dispatcher import to_response
 from jsonrpcserver.request import Request
 from jsonrpcserver.response import to_serializable
@@ -73,7 +72,7 @@ class _Served(dict[str, Serve]):
     """Handlers by method name; unknown names get one that refuses."""
 
     def __missing__(self, name: str) -> Serve:
-        async def refuse(_daemon: "Daemon", params: Any) -> Any:  # jsonrpcserver passes it by name
+        async def refuse(_daemon: "Daemon", _params: Any) -> Any:
             return Error(MethodNotFound.code, f"method not found: {name}")
 
         return refuse
@@ -189,15 +188,17 @@ async def answer(daemon: "Daemon", request: Any) -> bytes | None:
     if problem := _find_problem(request):
         reply_id = request.get("id") if isinstance(request, dict) else None
         return error_reply(InvalidRequest(f"invalid request: {problem}"), reply_id)
-    # jsonrpcserver's steps for one valid request. Its `async_dispatch` would make another task of each, for batches,
-    # which connection.py takes apart.
-    one = Request(request["method"], {"params": request.get("params", _MISSING)}, request.get("id"))
-    reply: Any = to_serializable(to_response(one, await call_method(one, daemon, served[one.method])))
-    if "id" in request:
-        return msgspec.json.encode(reply)
-    if error := reply.get("error"):
-        log.warning("notification failed", code=error["code"], error=error["message"])
-    return None
+    # jsonrpcserver's `async_dispatch` would make another task of each request, for batches, which connection.py takes
+    # apart; and its next steps make six objects of a result, which takes as long as to decode an event.
+    outcome = await served[request["method"]](daemon, request.get("params", _MISSING))
+    if "id" not in request:
+        if isinstance(outcome, Left):
+            log.warning("notification failed", code=outcome._error.code, error=outcome._error.message)
+        return None
+    if isinstance(outcome, Left):
+        one = Request(request["method"], {}, request["id"])
+        return msgspec.json.encode(to_serializable(to_response(one, outcome)))
+    return msgspec.json.encode({"jsonrpc": "2.0", "result": outcome._value.result, "id": request["id"]})
 
 
 async def call(daemon: "Daemon", request: Method[Result]) -> Result:

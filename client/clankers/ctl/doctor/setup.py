@@ -60,6 +60,8 @@ def _check_plugin(name: str, report: CaptureReport | None) -> Finding:
         if status.hooks == "silent":
             return Finding(check, "problem", finding, f"{install}; clankers-ctl capture status")
         return Finding(check, "ok", finding)
+    if state.startswith("broken"):
+        return Finding(check, "problem", f"The plugin is {state.partition('. ')[0]}. Nothing is captured.", install)
     if state != "not installed":
         return Finding(check, "problem", f"The plugin is {state.partition(':')[0]}.", install)
     if harness.home.exists():

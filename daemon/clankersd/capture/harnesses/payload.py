@@ -6,6 +6,31 @@ from typing import Any
 import msgspec
 
 from clankers_protocol.ids import encode_id
+from clankersd.wire.large_json import replace_lone_surrogates
+
+
+def decode_object(data: Any) -> dict[str, Any] | None:
+    """Decode a JSON object of a harness's file; None for anything else.
+
+    Harnesses cut texts in the middle of a character, and files are cut in the middle of one: neither is a reason to
+    lose the rest.
+    """
+    data = data.encode("utf-8", "replace") if isinstance(data, str) else data
+    if not isinstance(data, bytes):
+        return None
+    value = _decode(data)
+    if value is None and (b"\\ud" in data or b"\\uD" in data):
+        value = _decode(replace_lone_surrogates(data))
+    if value is None and not data.isascii():
+        value = _decode(replace_lone_surrogates(data.decode("utf-8", "replace").encode()))
+    return value if isinstance(value, dict) else None
+
+
+def _decode(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def text(payload: dict[str, Any], key: str) -> str | None:
@@ -44,7 +69,8 @@ def readable(value: Any) -> str | None:
         return value or None
     if isinstance(value, dict):
         if isinstance(value.get("stdout"), str):
-            return "\n".join(part for part in (value["stdout"], value.get("stderr")) if part) or None
+            streams = (value["stdout"], readable(value.get("stderr")))
+            return "\n".join(stream for stream in streams if stream) or None
         if isinstance(value.get("content"), list):
             return readable(value["content"])
         value = {key: each for key, each in value.items() if key != "originalFile"}

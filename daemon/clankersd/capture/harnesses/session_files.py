@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 import structlog
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
@@ -24,7 +23,7 @@ from clankersd.capture.events import (
     ToolReported,
 )
 from clankersd.capture.harnesses.base import PastSession, Payload
-from clankersd.capture.harnesses.payload import file_of, readable, without_empty
+from clankersd.capture.harnesses.payload import decode_object, file_of, readable, without_empty
 from clankersd.safe_files import UnsafeFile, open_below
 
 PEEK_BYTES = 256 * 1024
@@ -176,12 +175,3 @@ def _peek(path: Path, root: Path) -> tuple[int, Payload]:
     with open_below(str(path), [root]) as file:
         updated_at = round(os.fstat(file.fileno()).st_mtime * 1000)
         return updated_at, decode_object(file.read(PEEK_BYTES).partition(b"\n")[0]) or {}
-
-
-def decode_object(raw: bytes) -> Payload | None:
-    """Decode a JSON object; None for anything else."""
-    try:
-        line = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None

@@ -25,6 +25,16 @@ from clankersd.db.migrations import migrate
 from clankersd.db.postgres.connection import PostgresDb, connect
 from clankersd.db.postgres.dump import find_problem, make_dump, restore_dump
 
+_RESTRICTED = """
+    SELECT restored.id, member FROM {old}.project_members JOIN {old}.projects ON projects.id = project_id
+    JOIN {new}.projects AS restored ON restored.id = projects.id OR restored.path = projects.path
+"""
+_KEEP_RESTRICTIONS = (
+    f"DELETE FROM {{new}}.project_members WHERE project_id IN (SELECT id FROM ({_RESTRICTED}) AS restricted)",
+    f"INSERT INTO {{new}}.project_members {_RESTRICTED} ON CONFLICT DO NOTHING",
+)
+"""SQL that restricts the projects of a restored schema as they are in the one in use."""
+
 
 @contextmanager
 def snapshot(db: Db) -> Iterator[None]:
@@ -96,9 +106,14 @@ def restore_aside(url: str, schema: str, source: Path, folder: Path) -> dict[str
 
 
 def swap_schemas(server: "psycopg.Connection[Any]", schema: str) -> str:
-    """Put the restored schema in the place of the one in use, in one transaction; return the name that this has now."""
+    """Put the restored schema in the place of the one in use, in one transaction; return the name that this has now.
+
+    Projects that are restricted now stay so: the backup may be older, and a SQLite file has no restrictions.
+    """
     replaced = f"{schema}_replaced_{datetime.now(UTC).strftime('%Y%m%dt%H%M%S')}"
     with server.transaction():
+        for statement in _KEEP_RESTRICTIONS:
+            server.execute(statement.format(old=f'"{schema}"', new=f'"{schema}_restoring"'))
         server.execute(f'ALTER SCHEMA "{schema}" RENAME TO "{replaced}"')
         server.execute(f'ALTER SCHEMA "{schema}_restoring" RENAME TO "{schema}"')
     return replaced

@@ -27,7 +27,7 @@ from clankers_protocol.errors import Conflict
 from clankersd.db.commit_priority import begin_disk_write
 from clankersd.db.connection import Connection, Db
 from clankersd.db.engine import DEFAULT_HNSW, HnswOptions
-from clankersd.db.errors import RightMissing, SchemaRefused, ServerGone
+from clankersd.db.errors import RightMissing, SchemaRefused, ServerBusy, ServerGone
 from clankersd.db.postgres.dialect import translate
 from clankersd.db.postgres.engine import PostgresEngine, StoredVector
 from clankersd.db.postgres.pipeline import ServerConnection
@@ -57,7 +57,6 @@ _ERRORS: list[tuple[type[Exception], type[Exception]]] = [
     (errors.DiskFull, apsw.FullError),
     (errors.DeadlockDetected, apsw.BusyError),
     (errors.SerializationFailure, apsw.BusyError),
-    (errors.LockNotAvailable, apsw.BusyError),
     (errors.OutOfMemory, apsw.NoMemError),
 ]
 """Errors of the server as the errors of SQLite that features and the store know."""
@@ -109,13 +108,38 @@ def connect(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> ServerCo
     return raw
 
 
+def describe_server(url: str, schema: str) -> str:
+    """Return what a URL says of the server, without secrets."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.Error:
+        given = {}
+    shown = {name: str(given[name]) for name in ("service", "user", "host", "port", "dbname") if given.get(name)}
+    return f"PostgreSQL, {', '.join(f'{name} {value}' for name, value in (shown | {'schema': schema}).items())}"
+
+
 def create_schema(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> ServerConnection:
     """Connect to the server, and create the schema and the extension for vectors unless they are there."""
     if not _SCHEMA.fullmatch(schema):
         raise SchemaRefused(f"{schema!r} is no name for a schema: use small letters, digits and _")
     raw = _connect(url)
+    try:
+        _prepare_schema(raw, schema)
+        _configure(raw, schema, hnsw)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _prepare_schema(raw: ServerConnection, schema: str) -> None:
     if raw.info.server_version < MIN_SERVER_VERSION:
-        raise SchemaRefused(f"the server is PostgreSQL {raw.info.server_version // 10000}, 15 is needed")
+        raise SchemaRefused(f"the server is PostgreSQL {raw.info.server_version // 10000}, 15 is needed: upgrade it")
+    if (encoding := raw.info.parameter_status("server_encoding")) != "UTF8":
+        raise SchemaRefused(
+            f"the database has the encoding {encoding}, which cannot store every text: "
+            "use one that was created with ENCODING 'UTF8' TEMPLATE template0"
+        )
     try:
         if raw.execute("SELECT 1 FROM pg_namespace WHERE nspname = $1", [schema]).fetchone() is None:
             raw.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
@@ -129,8 +153,6 @@ def create_schema(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> Se
         errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile, errors.InvalidSchemaName
     ):  # not into our schema, which a restore replaces
         raw.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-    _configure(raw, schema, hnsw)
-    return raw
 
 
 def _connect(url: str) -> ServerConnection:
@@ -146,7 +168,18 @@ def _connect(url: str) -> ServerConnection:
     except psycopg.ProgrammingError as error:  # its text may quote the password
         raise SchemaRefused("database_url is no URL that PostgreSQL understands: see docs/scaling.md") from error
     except psycopg.Error as error:
-        raise ServerGone(f"the database server cannot be reached: {_first_line(error)}") from error
+        raise ServerGone(_describe_refusal(_first_line(error))) from error
+
+
+def _describe_refusal(text: str) -> str:
+    """Describe why there is no connection, from libpq's error: `… failed: FATAL:  reason` is the server's own."""
+    reason = text.rpartition(" failed: ")[2]
+    if reason.startswith("FATAL:") or "no password supplied" in reason:
+        reason = reason.removeprefix("FATAL:").removeprefix("fe_sendauth:").strip()
+        return (
+            f"the database server refuses the connection ({reason}): check user, password and database of database_url"
+        )
+    return f"the database server cannot be reached ({reason}): check that it runs, and the host in database_url"
 
 
 def _configure(raw: ServerConnection, schema: str, hnsw: HnswOptions) -> None:
@@ -312,17 +345,37 @@ class PostgresDb(Db):
             if "row-level security" in str(error):  # of this change alone
                 return Conflict("this belongs to other members of the team: see docs/scaling.md")
             return RightMissing(f"the database server refuses: {_first_line(error)}")
+        if isinstance(error, errors.LockNotAvailable):
+            return ServerBusy("another session of the database server holds a lock on a table: see pg_locks there")
         for kind, known in _ERRORS:
             if isinstance(error, kind):
                 return known(_first_line(error))
         return apsw.SQLError(_first_line(error))
 
 
+def owns_schema(db: Db) -> bool:
+    """Return True if the role of a connection owns the schema, or belongs to the role that does."""
+    sql = "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema()"
+    return bool(db.value(sql))
+
+
+class WriterDb(PostgresDb):
+    """The database on the connection that writes, where the server limits the time of a statement."""
+
+    def as_known(self, error: psycopg.Error) -> Exception:
+        if isinstance(error, errors.QueryCanceled):
+            return ServerBusy(
+                "the database server ended a statement that took too long: check its load, "
+                "or raise database_write_seconds"
+            )
+        return super().as_known(error)
+
+
 class PostgresConnection(Connection):
-    """A connection with its own thread."""
+    """A connection that writes, with its own thread."""
 
     def make_db(self) -> Db:
-        return PostgresDb(self._conn)  # type: ignore[arg-type]
+        return WriterDb(self._conn)  # type: ignore[arg-type]
 
 
 def _first_line(error: BaseException) -> str:

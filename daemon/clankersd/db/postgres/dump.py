@@ -22,7 +22,7 @@ from clankers_protocol.database_files import hash_file, read_manifest, sync
 from clankersd.db.backup import SPARE_BYTES
 from clankersd.db.connection import Db
 from clankersd.db.migrations import refuse_unknown_schema, version
-from clankersd.db.postgres.connection import PostgresDb
+from clankersd.db.postgres.connection import PostgresDb, owns_schema
 from clankersd.db.postgres.pipeline import ServerConnection
 
 INSTALL_HINT = "install the PostgreSQL client of the server's version (Debian: apt install postgresql-client)"
@@ -40,7 +40,7 @@ _TABLE_BYTES = """
 def find_problem(db: Db) -> str | None:
     """Return the reason why the schema cannot be dumped by pg_dump; None if it can."""
     assert isinstance(db, PostgresDb)
-    if not db.value("SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema()"):
+    if not owns_schema(db):
         return (
             "the role is a member of the schema and does not see all rows: the daemon of the owner makes full backups"
         )

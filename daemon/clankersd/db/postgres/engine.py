@@ -2,23 +2,24 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from clankers_protocol.admin import Finding
-from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, AddedVectors, DatabaseSizes, Engine, FullText
-from clankersd.db.postgres.words import (
-    EXTRA_POSITION,
-    chunk_words,
-    text_words,
-    to_tsquery,
-    tokenizer,
+from clankersd.db.engine import (
+    CHUNK_TEXT,
+    OCCURRENCES_PER_CHUNK,
+    OFFSETS,
+    AddedVectors,
+    DatabaseSizes,
+    Engine,
+    FullText,
 )
+from clankersd.db.postgres.postings import read_chunks, read_occurrences, read_occurrences_after
+from clankersd.db.postgres.words import chunk_words, quote_stem, stem_of, text_words, tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,9 +49,9 @@ _LOCK_KEYS = "hashtext('clankersd lock'), hashtext(current_schema() || ' ' || :n
 _TABLES = {"chunks_fts": ("chunk_words", "chunk"), "memories_fts": ("memory_words", "memory")}
 _PENDING = {"chunks_fts": "unindexed_chunks", "memories_fts": "unindexed_memories"}
 _MEMORY_COLUMNS = "content, summary, concepts_json, tags_json"
-_DUE_CHUNKS = """
+_DUE_CHUNKS = f"""
     WITH due AS (DELETE FROM unindexed_chunks RETURNING chunk)
-    SELECT id, text, header, extra FROM due JOIN chunks ON chunks.id = due.chunk
+    SELECT id, {CHUNK_TEXT}, header, extra FROM due JOIN chunks ON chunks.id = due.chunk
 """
 _DUE_MEMORIES = f"""
     WITH due AS (DELETE FROM unindexed_memories RETURNING memory)
@@ -60,25 +61,6 @@ _STORE_WORDS = """
     INSERT INTO {table} ({key}, words)
     SELECT (item ->> 0)::bigint, (item ->> 1)::tsvector FROM json_array_elements(:items::json) AS items (item)
     ON CONFLICT ({key}) DO UPDATE SET words = excluded.words
-"""
-_POSITIONS = "unnest(ts_filter(setweight(words, 'A', ARRAY[:stem]), '{a}')) AS found, unnest(found.positions) AS place"
-_ENCODED = f"""
-    chunk * {OCCURRENCES_PER_CHUNK} + CASE WHEN place <= {OFFSETS} THEN place - 1
-        WHEN place < {EXTRA_POSITION} THEN {HEADER + OFFSETS - 1} ELSE {OFFSETS - 1} END
-"""
-_LOCATED = f"""
-    SELECT coalesce(json_agg({_ENCODED} ORDER BY chunk, place), '[]')
-    FROM chunk_words, {_POSITIONS} WHERE words @@ :query::tsquery
-"""
-_CHUNKS = f"""
-    SELECT coalesce(json_agg(chunk * {OCCURRENCES_PER_CHUNK} + {OFFSETS - 1} ORDER BY chunk), '[]')
-    FROM chunk_words WHERE words @@ :query::tsquery AND chunk BETWEEN :first AND :last
-"""
-_ADDED = f"""
-    SELECT json_agg({_ENCODED} ORDER BY place)
-    FROM (SELECT chunk, words FROM chunk_words WHERE chunk > :last AND words @@ :query::tsquery
-          ORDER BY chunk LIMIT :limit) AS added, {_POSITIONS}
-    GROUP BY chunk ORDER BY chunk
 """
 _SIZES = """
     SELECT coalesce(sum(pg_total_relation_size(relid)), 0),
@@ -129,19 +111,18 @@ class PostgresEngine(Engine):
 
     def count_texts(self, db: "Db", index: str, stem: str) -> int:
         table, _ = _TABLES[index]
-        return int(db.value(f"SELECT count(*) FROM {table} WHERE words @@ :query::tsquery", {"query": _exactly(stem)}))
+        counted = f"SELECT count(*) FROM {table} WHERE words @@ :query::tsquery"
+        return int(db.value(counted, {"query": quote_stem(stem)}))
 
-    def occurrences(self, db: "Db", stem: str) -> list[int]:
-        return _decode(db.value(_LOCATED, {"query": _exactly(stem), "stem": stem}))
+    def occurrences(self, db: "Db", stem: str) -> Sequence[int]:
+        return read_occurrences(db, stem)
 
     def chunks_with(self, db: "Db", word: str, first: int, last: int) -> list[int]:
-        return _decode(db.value(_CHUNKS, {"query": to_tsquery(f'"{word}"'), "first": first, "last": last}))
+        chunks = read_chunks(db, stem_of(word), first, last)
+        return [chunk * OCCURRENCES_PER_CHUNK + OFFSETS - 1 for chunk in chunks]
 
     def occurrences_after(self, db: "Db", word: str, last: int, limit: int) -> list[list[int]]:
-        query = to_tsquery(f'"{word}"')
-        stem = query.strip("()'").replace("''", "'").replace("\\\\", "\\")
-        rows = db.tuples(_ADDED, {"query": query, "stem": stem, "last": last, "limit": limit})
-        return [_decode(occurrences) for (occurrences,) in rows]
+        return read_occurrences_after(db, stem_of(word), last, limit)
 
     def find_fault(self, db: "Db", index: FullText) -> str | None:
         table, key = _TABLES[index.name]
@@ -169,7 +150,7 @@ class PostgresEngine(Engine):
 
     def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
         rows = db.tuples(
-            "SELECT id, text, header, extra FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit",
+            f"SELECT id, {CHUNK_TEXT}, header, extra FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit",
             {"below": below, "limit": limit},
         )
         _store_words(db, "chunks_fts", [(row[0], chunk_words(*row[1:])) for row in rows])
@@ -394,12 +375,3 @@ def _store_words(db: "Db", index: str, rows: list[tuple[int, str]]) -> None:
     if rows:
         table, key = _TABLES[index]
         db.execute(_STORE_WORDS.format(table=table, key=key), {"items": json.dumps(rows)})
-
-
-def _exactly(stem: str) -> str:
-    """Return the tsquery of one stem."""
-    return "'" + stem.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _decode(occurrences: str) -> list[int]:
-    return msgspec.json.decode(occurrences, type=list[int])

@@ -9,6 +9,9 @@ from clankersd.db.postgres.pipeline import ServerConnection
 MIN_INDEXED_VECTORS = 10_000
 """Fewer are all compared by a search, in about 10 ms."""
 
+MAX_WAITING_SHARE = 0.1
+"""Chunks that may wait for their vectors when an index is built, as a share of the vectors that are stored."""
+
 MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
 """Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
 

@@ -23,15 +23,23 @@ from clankersd.db.errors import (
     STORAGE_ERRORS,
     FileGone,
     SchemaRefused,
+    ServerBusy,
     describe_error,
     read_unavailable,
 )
 from clankersd.db.file_guard import FileGuard
 from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.postgres.backup import restore_aside, swap_schemas
-from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
+from clankersd.db.postgres.connection import (
+    PostgresConnection,
+    PostgresDb,
+    connect,
+    create_schema,
+    describe_server,
+    owns_schema,
+)
 from clankersd.db.postgres.engine import PostgresEngine
-from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MIN_INDEXED_VECTORS, build_index
+from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, build_index
 from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.postgres.read_pool import ReadPool
 from clankersd.db.postgres.replica import Replica
@@ -45,6 +53,9 @@ SNAPSHOT_SECONDS = 3600.0
 MAX_COMMIT_TRIES = 4
 """Times that a commit is tried, if writes of another daemon on the same schema stand in its way."""
 
+MAX_LOCK_SECONDS = 5.0
+"""Time that a statement waits for locks of other sessions; less than a read may take."""
+
 _MIGRATION_LOCK = "SELECT pg_advisory_{action}(hashtext('clankersd migration'), hashtext(current_schema()))"
 _LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
 _HOLDERS = """
@@ -53,6 +64,8 @@ _HOLDERS = """
       AND classid = hashtext('clankersd')::oid AND objid = hashtext(current_schema())::oid
 """
 """Machines with another daemon on this schema."""
+
+_RESTORE_RIGHTS = "SELECT has_database_privilege(current_database(), 'CREATE'), current_database(), current_user"
 
 _GRANT_TEAM = """
     GRANT USAGE ON SCHEMA "{schema}" TO "{schema}_team";
@@ -96,6 +109,8 @@ class PostgresStore(Store):
         super().__init__(path, backups, durability)
         self._guard = ServerGuard(path, backups)
         self._url, self._schema, self.is_shared, self._hnsw = server.url, server.schema, server.is_shared, server.hnsw
+        self._write_seconds = server.write_seconds
+        self.server_name = describe_server(server.url, server.schema)
         self._server_version: str | None = None
         self._indexed_vectors: set[str] = set()
         self._pool = ReadPool(partial(self._connect_reader, server.url))
@@ -194,6 +209,14 @@ class PostgresStore(Store):
 
         Events are stored in the old schema until the two are swapped; requests that come meanwhile wait.
         """
+        await self.ensure_owner("restore a backup")
+        [rights] = await self._open_connection().run(lambda db: db.tuples(_RESTORE_RIGHTS))
+        may_create, database, role = rights
+        if not may_create:
+            raise Conflict(
+                f"the role {role} may not create the restored schema: as superuser, run "
+                f'GRANT CREATE ON DATABASE "{database}" TO "{role}"'
+            )
         if others := await self._open_connection().run(lambda db: db.tuples(_HOLDERS)):
             hosts = ", ".join(host for (host,) in others)
             raise Conflict(f"other daemons (on {hosts}) use the schema {self._schema}: stop them first")
@@ -220,23 +243,43 @@ class PostgresStore(Store):
         self._serving_connection()
         return Restoration(f"schema {self._schema}", rows, f"schema {replaced}")
 
+    async def ensure_owner(self, action: str) -> None:
+        if not await self.read(owns_schema):
+            raise Conflict(f"only the owner of the schema {self._schema} may {action}: use the owner's daemon")
+
     async def set_durability(self, durability: str) -> None:
         self._durability = durability
         if self._connection is not None:
             await self._connection.run(self._set_synchronous_commit)
 
     async def index_vectors(self, table: str, dims: int) -> None:
-        """Build the HNSW index of a table with many vectors; few are compared faster than they are indexed."""
+        """Build the HNSW index of a table with many vectors; few are compared faster than they are indexed.
+
+        While many more are to come, it waits: to add them to the index takes longer than to build it with them.
+        """
         if table in self._indexed_vectors or dims > MAX_INDEXED_HALF_DIMS:
             return
-        counted = f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {MIN_INDEXED_VECTORS}) AS counted"
-        if await self.read(lambda db: db.value(counted)) < MIN_INDEXED_VECTORS:
+        counted = f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM index_queue)"
+        [(stored, waiting)] = await self.read(lambda db: db.tuples(counted))
+        if stored < MIN_INDEXED_VECTORS or waiting > stored * MAX_WAITING_SHARE:
             return
         started = time.monotonic()
         connect_again = partial(connect, self._url, self._schema, self._hnsw)
         if await anyio.to_thread.run_sync(build_index, connect_again, table, dims, self._hnsw):
             log.info("vectors indexed", table=table, seconds=round(time.monotonic() - started, 1))
         self._indexed_vectors.add(table)
+
+    async def run_exclusive(self, work: Callable[[Db], T]) -> T:
+        """Run `work` for as long as it takes: a vacuum or a migration may take hours."""
+
+        def run(db: Db) -> T:
+            _set_timeout(db, "statement", 0)
+            try:
+                return work(db)
+            finally:
+                _set_timeout(db, "statement", self._write_seconds)
+
+        return await super().run_exclusive(run)
 
     async def close(self) -> None:
         self._is_closing = True
@@ -263,7 +306,7 @@ class PostgresStore(Store):
 
     def _prepare_server(self, db: Db) -> migrations.MigrationRun:
         """Lock the schema against other daemons, unless it is shared, and migrate it."""
-        db.execute("SET lock_timeout = 10000")
+        _set_timeout(db, "lock", min(MAX_LOCK_SECONDS, self._write_seconds / 2))
         db.execute(_MIGRATION_LOCK.format(action="lock"))  # one daemon after another
         if not db.value(_LOCK.format(suffix="_shared" if self.is_shared else "")):
             holder = db.value(_HOLDERS)
@@ -278,7 +321,7 @@ class PostgresStore(Store):
         self.vec = find_vector_extension(db)
         if self.vec.problem:
             log.warning("pgvector is missing", problem=self.vec.problem)
-        is_owner = db.value("SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = current_schema()")
+        is_owner = owns_schema(db)
         newest = migrations.bundled(self.engine.name)[-1].version
         if not is_owner and (found := migrations.version(db)) < newest:
             raise SchemaRefused(
@@ -289,6 +332,7 @@ class PostgresStore(Store):
         if is_owner and db.value("SELECT 1 FROM pg_roles WHERE rolname = :team", {"team": f"{self._schema}_team"}):
             db.execute(_GRANT_TEAM.format(schema=self._schema))
         db.execute(_MIGRATION_LOCK.format(action="unlock"))
+        _set_timeout(db, "statement", self._write_seconds)
         return migration
 
     def _set_synchronous_commit(self, db: Db) -> None:
@@ -307,8 +351,8 @@ class PostgresStore(Store):
         for attempt in range(1, MAX_COMMIT_TRIES + 1):
             try:
                 return commit_together(db, chain(taken[:], recorded()))
-            except apsw.BusyError:
-                if attempt == MAX_COMMIT_TRIES:
+            except apsw.BusyError as error:
+                if attempt == MAX_COMMIT_TRIES or isinstance(error, ServerBusy):
                     raise
                 time.sleep(0.05 * attempt)
         raise AssertionError
@@ -316,6 +360,7 @@ class PostgresStore(Store):
     def _connect_reader(self, url: str) -> ServerConnection:
         raw = connect(url, self._schema, self._hnsw)
         raw.is_shared = self.is_shared
+        _set_timeout(PostgresDb(raw), "lock", MAX_LOCK_SECONDS)
         return raw
 
     async def _run_on_snapshot(self, query: Callable[[Db], T], stop: threading.Event) -> T:
@@ -332,6 +377,11 @@ class PostgresStore(Store):
         return await anyio.to_thread.run_sync(
             (pool or self._pool).run, query, seconds, abandon_on_cancel=True, limiter=self._reads
         )
+
+
+def _set_timeout(db: Db, kind: str, seconds: float) -> None:
+    """Set how long a statement, or its waiting for a lock, may take on this connection; 0 sets no limit."""
+    db.execute(f"SET {kind}_timeout = {int(seconds * 1000)}")
 
 
 def _to_json(value: Any) -> Any:

@@ -30,6 +30,12 @@ def tokenizer() -> Any:
     return _local.tokenizer
 
 
+def stem_of(word: str) -> str:
+    """Return the stem of one word."""
+    [(_, _, stem)] = tokenizer()(word.encode(), apsw.FTS5_TOKENIZE_QUERY, None)
+    return str(stem)
+
+
 def chunk_words(text: str, header: str, extra: str) -> str:
     """Return the words of a chunk as the text of a tsvector."""
     positions: dict[str, list[int]] = {}
@@ -59,7 +65,7 @@ def to_tsquery(query: str) -> str:
             parts.append("&" if operator == "AND" else "|")
             continue
         stems = [stem for _, _, stem in tokenizer()(phrase.replace('""', '"').encode(), apsw.FTS5_TOKENIZE_QUERY, None)]
-        parts.append(f"({' <-> '.join(map(_quote, stems))})" if stems else "")
+        parts.append(f"({' <-> '.join(map(quote_stem, stems))})" if stems else "")
     # Phrases without a word are left out, with the operator before them.
     kept: list[str] = []
     for place in range(0, len(parts), 2):
@@ -79,8 +85,9 @@ def _add_words(positions: dict[str, list[int]], text: str, first: int, last: int
 
 
 def _tsvector(positions: dict[str, list[int]]) -> str:
-    return " ".join(f"{_quote(stem)}:{','.join(map(str, places))}" for stem, places in positions.items())
+    return " ".join(f"{quote_stem(stem)}:{','.join(map(str, places))}" for stem, places in positions.items())
 
 
-def _quote(stem: str) -> str:
+def quote_stem(stem: str) -> str:
+    """Quote a stem for a tsvector or a tsquery."""
     return "'" + stem.replace("\\", "\\\\").replace("'", "''").replace("\0", "\ufffd") + "'"

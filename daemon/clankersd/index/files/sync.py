@@ -113,8 +113,9 @@ class FileSync:
     async def add(self, path: Path) -> SyncReport:
         """Watch one more file or folder, and index it."""
         absolute = _to_absolute(path)
-        is_file = absolute.endswith(".md") and await anyio.Path(absolute).is_file()
-        if not is_file and not await anyio.Path(absolute).is_dir():
+        # unlike Path.is_file and is_dir, these raise nothing for a path that is too long or may not be looked at
+        is_file = absolute.endswith(".md") and await anyio.to_thread.run_sync(os.path.isfile, absolute)
+        if not is_file and not await anyio.to_thread.run_sync(os.path.isdir, absolute):
             raise InvalidParams(f"invalid params: path {path} is no folder or markdown file", {"field": "path"})
         row = {"path": absolute, "now": clock.now()}
         async with self._lock:
@@ -276,7 +277,7 @@ class FileSync:
 
 
 def _to_absolute(path: Path) -> str:
-    expanded = path.expanduser()
-    if not expanded.is_absolute():
+    expanded = os.path.expanduser(path)  # noqa: PTH111 - pathlib's raises for an unknown user
+    if not expanded.startswith("/"):
         raise InvalidParams(f"invalid params: path {path} must begin with / or ~", {"field": "path"})
     return os.path.normpath(expanded)

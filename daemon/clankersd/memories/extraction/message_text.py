@@ -15,7 +15,10 @@ MAX_TYPED_CHARS = 3000
 EXCERPT_CHARS = 1000
 """Length of the beginning and of the end taken from such a message."""
 
-_PRIVATE = re.compile(r"<private>.*?(?:</private>|\Z)", re.IGNORECASE | re.DOTALL)
+_PRIVATE = re.compile(
+    r"<private(?:\s{1,20}(?:[a-z_-]{1,40}=[^<>]{0,200}(?<!/))?)?>.*?(?:</private\s{0,20}>|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
 # Tags in which harnesses and clankers inject text. Its author is no person, and extracting recalled memories would
 # store them again.
 _ENVELOPE = re.compile(

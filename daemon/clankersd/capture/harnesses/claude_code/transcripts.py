@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
@@ -31,6 +30,7 @@ from clankersd.capture.harnesses.base import PastSession, Payload
 from clankersd.capture.harnesses.claude_code.hooks import NAME, PROVIDER, summary_of, turn_failure
 from clankersd.capture.harnesses.claude_code.prices import message_cost
 from clankersd.capture.harnesses.payload import (
+    decode_object,
     duration,
     file_of,
     identifier,
@@ -48,6 +48,9 @@ SYNTHETIC_MODEL = "<synthetic>"
 WARM_UP_PROMPT = "Warmup"
 INTERACTIVE = "cli"
 """Entrypoint of a session in a terminal. Others are `sdk-cli` (claude -p), other SDKs and editors."""
+
+MAX_SEEN_LINES = 32
+"""Latest lines that are remembered by their ids, to recognise one that was written twice."""
 
 PEEK_BYTES = 256 * 1024
 """Beginning of a transcript that is searched for its session, project and first time."""
@@ -86,7 +89,7 @@ class ClaudeTranscriptReader:
         self._is_from_start = offset == 0
         self._current = dict(state)
         self._open: _OpenMessage | None = None
-        self._boundary: tuple[int, Payload] | None = None
+        self._boundary: tuple[int, Payload, dict[str, Any]] | None = None
         self._sessions: dict[str, SessionEvent] = {}
         self._tools_began: dict[str, int | None] = {}
 
@@ -94,12 +97,18 @@ class ClaudeTranscriptReader:
         kind = line.get("type")
         if line.get("isSidechain") and self._is_warm_up(line):
             return
-        if kind == "user":
-            self._read_user(line)
-        elif kind == "assistant":
-            self._read_assistant(offset, line)
+        if kind in ("user", "assistant"):
+            line_id, seen = identifier(line, "uuid"), self._current.get("seen") or []
+            if line_id in seen:  # a line that was written twice would repeat its text
+                return
+            if kind == "user":
+                self._read_user(line)
+            else:
+                self._read_assistant(offset, line)
+            if line_id:  # only now: a message that begins with this line is read again from it
+                self._current["seen"] = [*seen, line_id][-MAX_SEEN_LINES:]
         elif kind == "system" and line.get("subtype") == "compact_boundary":
-            self._boundary = offset, line
+            self._boundary = offset, line, dict(self._current)
         elif kind == "cost-state":
             self._read_cost(line)
         elif kind in ("summary", "custom-title", "ai-title"):
@@ -113,7 +122,7 @@ class ClaudeTranscriptReader:
         self._close_message()
         self.safe_offset, self.state = offset, self._current
         if self._boundary:
-            self.safe_offset = self._boundary[0]
+            self.safe_offset, _, self.state = self._boundary
         if self._open and self._open.offset < self.safe_offset:
             self.safe_offset, self.state = self._open.offset, self._open.state_before
         messages = (event.message for event in self.events if isinstance(event, MessageReported))
@@ -136,7 +145,7 @@ class ClaudeTranscriptReader:
         session_id = self._note_session(line)
         if prompt_id := identifier(line, "promptId"):
             self._current["promptId"] = prompt_id
-        self._current["userAt"] = _time(line)
+        self._current["userAt"] = _time(line) or self._current.get("userAt")
         content = record(line, "message").get("content")
         if line.get("isCompactSummary"):
             self._read_compaction(line, session_id, content)
@@ -282,7 +291,7 @@ class ClaudeTranscriptReader:
         session = self._session(session_id)
         session.updated_at = max(int(session.updated_at or 0), at or 0) or None
         if self._is_from_start and not line.get("isSidechain"):
-            session.created_at = min(int(session.created_at or at or 0), at or 0) or None
+            session.created_at = min(int(session.created_at or at), at) if at else session.created_at
             session.project_path = session.project_path or text(line, "cwd")
         session.permission_mode = text(line, "permissionMode") or session.permission_mode
         entrypoint = text(line, "entrypoint")
@@ -352,10 +361,7 @@ def _peek(path: Path, root: Path) -> tuple[str, PastSession]:
         lines = file.read(PEEK_BYTES).split(b"\n")
     began = project = session_id = None
     for raw in lines:
-        try:
-            line = msgspec.json.decode(raw, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
+        line = decode_object(raw) or {}
         began = began or _string(line, "timestamp")
         project = project or _string(line, "cwd")
         session_id = session_id or _string(line, "sessionId")

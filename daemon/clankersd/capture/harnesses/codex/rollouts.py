@@ -44,6 +44,9 @@ from clankersd.capture.harnesses.payload import (
 )
 from clankersd.capture.harnesses.session_files import list_past_sessions
 
+MAX_ORDINALS = 64
+"""Latest lines that are remembered by their number, to recognise one that was written twice."""
+
 
 @dataclass
 class _Response:
@@ -82,6 +85,9 @@ class RolloutReader:
 
     def read_line(self, offset: int, line: Payload) -> None:
         kind, payload, at = line.get("type"), record(line, "payload"), millis(line.get("timestamp"))
+        ordinal, seen = number(line, "ordinal"), self.state.get("ordinals") or []
+        if not payload or ordinal in seen:  # a line that was written twice would count as another message
+            return
         if kind == "session_meta" and "thread" not in self.state:
             self._read_thread(payload, at)
         elif kind == "turn_context":
@@ -98,6 +104,8 @@ class RolloutReader:
             self._read_compaction(payload, at)
         if self.state.get("turn"):
             self._updated_at = max(self._updated_at or 0, at or 0) or None
+        if ordinal is not None:  # only now: a response that begins with this line is read again from it
+            self.state["ordinals"] = [*seen, ordinal][-MAX_ORDINALS:]
 
     def end(self, offset: int) -> None:
         """Report a response that is not complete as far as it goes; it is read again when there are more lines."""

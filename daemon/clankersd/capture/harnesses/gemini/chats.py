@@ -27,6 +27,7 @@ from clankersd.capture.harnesses.gemini.texts import (
     snapshot_of,
 )
 from clankersd.capture.harnesses.payload import (
+    decode_object,
     file_of,
     identifier,
     millis,
@@ -37,7 +38,7 @@ from clankersd.capture.harnesses.payload import (
     text,
     without_empty,
 )
-from clankersd.capture.harnesses.session_files import SessionFileReader, decode_object, list_past_sessions
+from clankersd.capture.harnesses.session_files import SessionFileReader, list_past_sessions
 from clankersd.safe_files import UnsafeFile, open_below
 
 SUBAGENT = "subagent"

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import msgspec
 
 from clankers_protocol.ids import encode_id
 from clankersd.capture.harnesses.base import History, PastSession, Payload, list_folders
 from clankersd.capture.harnesses.openclaw.entries import read_entry
 from clankersd.capture.harnesses.openclaw.hooks import note_parent
-from clankersd.capture.harnesses.payload import text
+from clankersd.capture.harnesses.payload import decode_object, text
 from clankersd.safe_files import UnsafeFile, open_below
 
 BUSY_TIMEOUT_MS = 2000
@@ -85,10 +84,9 @@ def decode_entry(stored: Any) -> Payload | None:
     try:
         if isinstance(stored, bytes):
             stored = _decompress(stored)
-        entry = msgspec.json.decode(stored)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, ValueError):
+    except ValueError:
         return None
-    return entry if isinstance(entry, dict) else None
+    return decode_object(stored)
 
 
 def _decompress(data: bytes) -> bytes:

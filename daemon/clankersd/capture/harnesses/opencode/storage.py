@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import apsw
-import msgspec
 
 from clankersd.capture.harnesses.base import History, PastSession, Payload
 from clankersd.capture.harnesses.opencode.hooks import read_message_record, read_session_record, read_tool_part
-from clankersd.capture.harnesses.payload import number, record, text
+from clankersd.capture.harnesses.payload import decode_object, number, record, text
 from clankersd.safe_files import UnsafeFile, open_below
 
 MAX_RECORD_BYTES = 32 * 1024 * 1024
@@ -90,12 +88,12 @@ def _read_database(past: PastSession) -> _Records:
             names = [column[0] for column in cursor.get_description()]
             records.info = _session_record(dict(zip(names, row, strict=True)))
         for message_id, data in db.execute(_MESSAGES, (past.id,)):
-            if (message := _decode_object(data)) is not None:
+            if (message := decode_object(data)) is not None:
                 records.messages.append({**message, "id": message_id})
             else:
                 records.malformed += 1
         for part_id, message_id, data in db.execute(_PARTS, (past.id,)):
-            if (part := _decode_object(data)) is not None:
+            if (part := decode_object(data)) is not None:
                 records.parts.setdefault(message_id, []).append({**part, "id": part_id})
             else:
                 records.malformed += 1
@@ -111,7 +109,7 @@ def _session_record(row: Payload) -> Payload:
         "directory": row.get("directory"),
         "parentID": row.get("parent_id"),
         "agent": row.get("agent"),
-        "model": _decode_object(row.get("model") or "{}") or {},
+        "model": decode_object(row.get("model") or "{}") or {},
         "cost": row.get("cost"),
         "tokens": {**tokens, "reasoning": row.get("tokens_reasoning")},
         "time": {"created": row.get("time_created"), "updated": row.get("time_updated")},
@@ -147,15 +145,6 @@ def _read_folder(past: PastSession) -> _Records:
 def _read_file(path: Path, root: Path) -> Payload | None:
     try:
         with open_below(str(path), [root]) as file:
-            return _decode_object(file.read(MAX_RECORD_BYTES))
+            return decode_object(file.read(MAX_RECORD_BYTES))
     except (OSError, UnsafeFile):
         return None
-
-
-def _decode_object(data: Any) -> Payload | None:
-    """Decode JSON; None for anything but an object."""
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -39,7 +39,7 @@ class SessionReader(SessionFileReader):
         if kind == "message":
             self._read_message(record(line, "message"), line_id, at)
         elif kind == "model_change":
-            self.state |= {"provider": text(line, "provider"), "model": text(line, "modelId")}
+            self.state |= without_empty({"provider": text(line, "provider"), "model": text(line, "modelId")}) or {}
         elif kind == "session_info":
             self.rename(text(line, "name"))
         elif kind == "compaction":
@@ -49,7 +49,8 @@ class SessionReader(SessionFileReader):
             )
 
     def _read_header(self, line: Payload, at: int | None) -> None:
-        self.state |= {"session": identifier(line, "id"), "created": at, "project": text(line, "cwd")}
+        facts = {"session": identifier(line, "id"), "created": at, "project": text(line, "cwd")}
+        self.state |= without_empty(facts) or {}
         if parent := text(line, "parentSession"):
             self.state["forked_from"] = encode_id(_session_of(Path(parent)))
 
