@@ -26,7 +26,8 @@ COLUMNS = [Column("Change"), Column("Id", optional=True, style="cyan"), Column("
 def compare(ctl: Ctl, earlier: int, later: int | None, limit: int, **filters: Any) -> None:
     """Compare what was known at two times.
 
-    Shows what was added, changed and ended in between. The times are written as 2h, 3d, yesterday or 2025-01-31. LATER is now unless you give it.
+    Shows what was added, changed and ended in between. The times are written as 2h, 3d, yesterday or 2025-01-31. LATER
+    is now unless you give it.
 
     \b
     Examples:
