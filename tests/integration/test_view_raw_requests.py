@@ -30,7 +30,6 @@ def exchange(view: RunningView, request: str, headers: str = "", body: str = "")
         answer = b""
         with suppress(OSError):  # it may close before it has read everything
             connection.sendall(sent.encode("latin-1"))
-            connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionResetError):
             while data := connection.recv(65536):
                 answer += data
