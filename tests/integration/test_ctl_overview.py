@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from helpers.ctl import ctl
+from helpers.ctl import ctl, on_a_terminal
 from helpers.daemon import DaemonProcess, RawConnection
 from helpers.store import message
 
@@ -26,6 +26,14 @@ def test_overview_lists_the_last_sessions_and_what_was_captured_today(
     assert "A script" not in shown
     assert "● Capture is paused in /src/shop." in shown
     assert "clankers-ctl view" in shown
+
+
+def test_hints_of_the_overview_fit_the_terminal(rpc: RawConnection, shared_daemon: DaemonProcess) -> None:
+    for columns in (40, 60, 80):
+        shown = on_a_terminal(shared_daemon, COLUMNS=str(columns)).replace("\r", "")
+        hints = shown[shown.index("Try:") : shown.index("Run clankers-ctl")].splitlines()
+        assert len(hints) >= 5
+        assert max(map(len, hints)) <= columns
 
 
 def test_overview_without_a_daemon_says_how_to_start_it(home: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -26,14 +27,12 @@ def exchange(view: RunningView, request: str, headers: str = "", body: str = "")
     default = "" if "Host" in headers else f"Host: 127.0.0.1:{view.port}\n"
     sent = f"{request}\n{default}{headers}Connection: close\n\n".replace("\n", "\r\n") + body
     with socket.create_connection(("127.0.0.1", view.port), timeout=30) as connection:
-        connection.sendall(sent.encode("latin-1"))
-        connection.shutdown(socket.SHUT_WR)
         answer = b""
-        try:
+        with suppress(OSError):  # it may close before it has read everything
+            connection.sendall(sent.encode("latin-1"))
+        with suppress(ConnectionResetError):
             while data := connection.recv(65536):
                 answer += data
-        except ConnectionResetError:  # it closed before it had read everything
-            pass
         return answer
 
 

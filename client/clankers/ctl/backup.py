@@ -192,7 +192,7 @@ def prune(ctl: Ctl, keep: int, dry_run: bool, yes: bool) -> None:
             delete_backup(Path(one.path))
     ctl.report(
         {"deleted": [one.name for one in obsolete], "dryRun": dry_run},
-        f"{'Would delete' if dry_run else 'Deleted'} {plural(len(obsolete), 'backup')} and free {freed}.",
+        f"{'Would delete' if dry_run else 'Deleted'} {plural(len(obsolete), 'backup')}: {freed}.",
     )
 
 

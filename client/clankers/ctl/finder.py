@@ -101,6 +101,7 @@ class Finder:
     rows: list[Row] = field(default_factory=list)
     chosen: int = 0
     status: str = ""
+    note: str = ""
     error: str = ""
     is_reading: bool = False
     output: Output = field(default_factory=create_output)
@@ -186,7 +187,8 @@ class Finder:
             return [("bold fg:ansired", f"Error: {one_line(self.error)}")]
         if self.is_reading:
             return [(DIM, READER_KEYS)]
-        return [("bold", self.status), (DIM, f"{' · ' if self.status else ''}{FINDER_KEYS}")]
+        shown = f"{' · ' if self.status else ''}{FINDER_KEYS}{' · ' if self.note else ''}{self.note}"
+        return [("bold", self.status), (DIM, shown)]
 
     def _list(self) -> StyleAndTextTuples:
         width = self._size()[0] // 2 - 1 if self._is_wide() else self._size()[0]
@@ -289,7 +291,7 @@ class Finder:
                     filters=filters,
                     limit=MAX_ROWS,
                 )
-                self.status = "searching …"
+                self.status, self.note = "searching …", ""
                 if kind == TOOL_CALLS:
                     await self._search_tool_calls(tool_search(request))
                 else:
@@ -299,10 +301,10 @@ class Finder:
                     SessionList(project=project, since=after, limit=MAX_ROWS, top_level=True, skip_automated=True)
                 )
                 self.rows = [_session_row(session) for session in page.sessions]
-                self.status = "last sessions" if page.sessions else "nothing captured"
+                self.status, self.note = "last sessions" if page.sessions else "nothing captured", ""
             self.error = ""
         except DAEMON_ERRORS as error:  # earlier rows would look like the answer
-            self.rows, self.status, self.error = [], "", str(error)
+            self.rows, self.status, self.note, self.error = [], "", "", str(error)
         self.chosen = 0
         self._load()
 
@@ -313,7 +315,7 @@ class Finder:
         took = format_duration(result.took_ms / 1000)
         near = f"{NOTHING_CLOSE} " if result.weak else ""
         self.status = f"{near}{count} in {took}" if self.rows else "nothing found"
-        self.status += f" · incomplete: {one_line(result.degraded)}" if result.degraded else ""
+        self.note = f"incomplete: {one_line(result.degraded)}" if result.degraded else ""
 
     async def _search_tool_calls(self, request: ToolSearch) -> None:
         found = await self.client.call(request)

@@ -89,4 +89,4 @@ def below(seconds: float) -> str:
 
 def milliseconds(seconds: float) -> str:
     """Format a latency."""
-    return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

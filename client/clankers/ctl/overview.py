@@ -6,7 +6,7 @@ from pathlib import Path
 from clankers.ctl.command import Ctl
 from clankers.ctl.formatting import format_time, plural
 from clankers.ctl.ids import display_ids
-from clankers.ctl.output import Column, echo, one_line, print_table, secho
+from clankers.ctl.output import Column, console, echo, one_line, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import Health
 from clankers_protocol.capture import CaptureStatus
@@ -20,14 +20,11 @@ COLUMNS = [
     Column("Project", min_width=12, optional=True),
     Column("Harness", optional=True),
 ]
-HINTS = """
-Try:
-  clankers-ctl search "why does the login fail"   search everything that was captured
-  clankers-ctl view                               see it in the browser
-  clankers-ctl doctor                             check the daemon and everything around it
-
-Run clankers-ctl --help to see all commands.
-"""
+HINTS = (
+    ('clankers-ctl search "login fails"', "search everything that was captured"),
+    ("clankers-ctl view", "see it in the browser"),
+    ("clankers-ctl doctor", "check the daemon and all around it"),
+)
 
 
 def print_overview(ctl: Ctl) -> None:
@@ -75,4 +72,15 @@ def print_overview(ctl: Ctl) -> None:
         print_table(COLUMNS, rows)
     else:
         echo("Nothing has been captured yet. Run `clankers-ctl setup` to connect your agents.")
-    echo(HINTS.rstrip())
+    _print_hints()
+
+
+def _print_hints() -> None:
+    """Print the commands to try; in a narrow terminal, each with its purpose below it."""
+    widest = max(len(command) for command, _ in HINTS)
+    longest = widest + max(len(purpose) for _, purpose in HINTS)
+    separator = "  " if console().width >= longest + 4 else "\n    "
+    echo("\nTry:")
+    for command, purpose in HINTS:
+        echo(f"  {command.ljust(widest) if separator == '  ' else command}{separator}{purpose}")
+    echo("\nRun clankers-ctl --help to see all commands.")

@@ -146,4 +146,5 @@ def _render(update: dict[str, Any], events: list[dict[str, Any]], interval: floa
         latest.add_row(seen, Text(one_line(what)), Text(one_line(str(event.get("id", "")))))
     if not events:
         latest.add_row(Text("none since this view was opened", "dim"))
-    return Group(state, Text(" · ".join(shown), "dim"), Text(), requests, Text(), latest)
+    ends = [Text(), Text("Ctrl-C ends it.", "dim")] if expand else []
+    return Group(state, Text(" · ".join(shown), "dim"), Text(), requests, Text(), latest, *ends)
