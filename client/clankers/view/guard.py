@@ -137,6 +137,8 @@ def refusal(scope: Scope, access: Access) -> tuple[int, str] | None:
         return 403, "the request comes from another site; paste the address into the address bar instead"
     if scope["method"] not in ("GET", "HEAD", "POST"):
         return 405, "only GET and POST are served"
+    if "transfer-encoding" in headers:
+        return 400, "a body needs a Content-Length, not a Transfer-Encoding"
     if scope["method"] == "POST":
         if not origins:
             return 403, "a POST needs an Origin header"
