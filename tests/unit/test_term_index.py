@@ -83,17 +83,31 @@ def test_occurrences_of_a_very_frequent_term_are_read_in_ranges_without_offsets(
     assert cached.read(db, ALPHA, very_frequent, 7) is None
     expected = {chunk * OCCURRENCES_PER_CHUNK + OFFSETS - 1 for chunk in range(1, 8)}
     assert read(cached, db, 7, very_frequent) == expected
+    add(db, 8, "alpha")
     assert read(cached, db, 7, very_frequent) == expected
+    assert read(cached, db, 8, very_frequent) == expected | {8 * OCCURRENCES_PER_CHUNK + OFFSETS - 1}
+    assert cached._bytes == 8 * 4  # chunk ids of 32 bits and nothing else
 
 
 def test_cache_of_occurrences_drops_the_least_recently_used_term(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(term_index, "MAX_CACHED_BYTES", 28)
+    monkeypatch.setattr(term_index, "MAX_CACHED_BYTES_PER_CHUNK", 0)
     add(db, 1, "alpha beta gamma")
     cached = TermOccurrences()
     for word in ("alpha", "beta", "alpha", "gamma"):
         cached.read(db, Spelling(word, word), FREQUENT, 1)
     assert list(cached._cached) == ["alpha", "gamma"]
     assert cached._bytes == 28
+
+
+def test_cache_of_occurrences_grows_with_the_index(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(term_index, "MAX_CACHED_BYTES", 28)
+    for chunk in range(1, 4):
+        add(db, chunk, "alpha beta gamma")
+    cached = TermOccurrences()
+    for word in ("alpha", "beta", "gamma"):
+        cached.read(db, Spelling(word, word), FREQUENT, 3)
+    assert list(cached._cached) == ["alpha", "beta", "gamma"]
 
 
 def test_frequency_of_a_rare_term_is_counted_each_time(db: Db) -> None:

@@ -14,10 +14,11 @@ from threading import Lock
 from typing import Any
 
 from clankersd.db import Db
-from clankersd.db.engine import OCCURRENCES_PER_CHUNK, OFFSET_BITS
+from clankersd.db.engine import OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.search.chunk_table import ChunkTable
 
+LAST_OFFSET = OFFSETS - 1
 MAX_LOCATED_FREQUENCY = 20_000
 """Chunks up to which the offsets of a term are read. A more frequent term, which tells little, has the last offset."""
 
@@ -28,6 +29,9 @@ MAX_ADDED_CHUNKS = 1_000
 """Chunks with a cached term that are added one by one; after more of them, the term is read again."""
 
 MAX_CACHED_BYTES = 48_000_000
+MAX_CACHED_BYTES_PER_CHUNK = 128
+"""In a large index the cache may have so much for each chunk, if that is more: a fifth of what a vector takes."""
+
 MAX_CACHED_TERMS = 20_000
 MIN_CACHED_FREQUENCY = 200
 """A rarer term is read again after every change of the chunks: that is fast."""
@@ -38,12 +42,13 @@ class Postings:
     """Chunks in which a term occurs, in order, and where it occurs in each.
 
     The offsets in the chunk at position `n` are `offsets[starts[n] : starts[n + 1]]`; HEADER is added in the header.
-    All three are arrays where there is numpy.
+    All three are arrays where there is numpy. Of a very frequent term only the chunks are known, and `starts` and
+    `offsets` are None: it has the last offset, once in each chunk.
     """
 
     chunks: Any
-    starts: Any
-    offsets: Any
+    starts: Any = None
+    offsets: Any = None
 
     @staticmethod
     def of(occurrences: Any) -> "Postings":
@@ -78,12 +83,26 @@ class Postings:
         if numpy is None:
             ranges = zip(self.chunks, self.starts, self.starts[1:], strict=False)
             return [chunk * OCCURRENCES_PER_CHUNK + one for chunk, a, b in ranges for one in self.offsets[a:b]]
-        chunks = numpy.repeat(self.chunks.astype(numpy.int64), numpy.diff(self.starts))
-        return chunks * OCCURRENCES_PER_CHUNK + self.offsets
+        chunks = self.chunks.astype(numpy.int64)
+        if self.offsets is None:
+            return chunks * OCCURRENCES_PER_CHUNK + LAST_OFFSET
+        return numpy.repeat(chunks, numpy.diff(self.starts)) * OCCURRENCES_PER_CHUNK + self.offsets
 
     @property
     def nbytes(self) -> int:
-        return int(self.chunks.nbytes + self.starts.nbytes + self.offsets.nbytes)
+        return sum(array.nbytes for array in (self.chunks, self.starts, self.offsets) if array is not None)
+
+    def locate(self, positions: Any) -> tuple[Any, Any]:
+        """Return how often the term occurs in the chunks at these positions, and all its offsets there, as arrays."""
+        import numpy as np
+
+        if self.offsets is None:
+            return np.ones(len(positions), np.int32), np.full(len(positions), LAST_OFFSET, np.uint16)
+        starts = self.starts[positions]
+        counts = self.starts[positions + 1] - starts
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        return counts, self.offsets[np.arange(total) + np.repeat(starts - (ends - counts), counts)]
 
     def find(self, chunks: list[int]) -> list[int]:
         """Return those of the chunks in which the term occurs."""
@@ -99,6 +118,8 @@ class Postings:
         end = bisect_right(self.chunks, last)
         if end == len(self.chunks):
             return self
+        if self.offsets is None:
+            return Postings(self.chunks[:end])
         return Postings(self.chunks[:end], self.starts[: end + 1], self.offsets[: self.starts[end]])
 
     def followed_by(self, newer: "Postings") -> "Postings":
@@ -107,6 +128,8 @@ class Postings:
 
         if not len(newer.chunks):
             return self
+        if self.offsets is None:
+            return Postings(np.concatenate((self.chunks, newer.chunks)))
         starts = np.concatenate((self.starts[:-1], newer.starts + self.starts[-1]))
         parts = (self.chunks, newer.chunks), (self.offsets, newer.offsets)
         return Postings(np.concatenate(parts[0]), starts, np.concatenate(parts[1]))
@@ -157,7 +180,7 @@ class TermOccurrences:
 
     def __init__(self) -> None:
         self._cached: OrderedDict[str, _CachedTerm] = OrderedDict()
-        self._partial: dict[str, tuple[list[int], int]] = {}
+        self._partial: dict[str, tuple[list[Postings], int]] = {}
         self._bytes = 0
         self._lock = Lock()
 
@@ -196,14 +219,14 @@ class TermOccurrences:
 
     def _read_range(self, db: Db, spelling: Spelling, last: int) -> _CachedTerm | None:
         """Read the next range of chunks of a term without its offsets; return None if there are more to be read."""
-        occurrences, read_until = self._partial.get(spelling.stem) or ([], 0)
+        parts, read_until = self._partial.get(spelling.stem) or ([], 0)
         end = read_until + CHUNKS_PER_SLICE
-        occurrences = occurrences + db.engine.chunks_with(db, spelling.word, read_until + 1, end)
+        parts = [*parts, Postings.of(db.engine.chunks_with(db, spelling.word, read_until + 1, end))]
         if end < last:
-            self._partial[spelling.stem] = occurrences, end
+            self._partial[spelling.stem] = parts, end
             return None
         self._partial.pop(spelling.stem, None)
-        return _CachedTerm(Postings.of(occurrences), last)
+        return _CachedTerm(_join_chunks(parts), last)
 
     def _get(self, stem: str) -> _CachedTerm | None:
         with self._lock:
@@ -217,9 +240,18 @@ class TermOccurrences:
                 self._bytes -= replaced.postings.nbytes
             self._cached[stem] = found
             self._bytes += found.postings.nbytes
-            while len(self._cached) > 1 and (self._bytes > MAX_CACHED_BYTES or len(self._cached) > MAX_CACHED_TERMS):
+            most = max(MAX_CACHED_BYTES, MAX_CACHED_BYTES_PER_CHUNK * found.last)
+            while len(self._cached) > 1 and (self._bytes > most or len(self._cached) > MAX_CACHED_TERMS):
                 _, dropped = self._cached.popitem(last=False)
                 self._bytes -= dropped.postings.nbytes
+
+
+def _join_chunks(parts: list[Postings]) -> Postings:
+    """Join the postings of consecutive ranges of chunks, without offsets where there is numpy."""
+    numpy = numpy_if_available()
+    if numpy is None:
+        return Postings.of([one for part in parts for one in part.occurrences])
+    return Postings(numpy.concatenate([part.chunks for part in parts]))
 
 
 def _with_new_chunks(db: Db, spelling: Spelling, cached: _CachedTerm, last: int) -> _CachedTerm | None:

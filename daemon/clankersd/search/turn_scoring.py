@@ -218,13 +218,10 @@ def _locate(terms: list[TermMatches], chunks: "Array") -> _Located:
             positions = np.flatnonzero(places >= 0)
             places = places[positions].astype(np.int64)
             positions = positions if one.positions is None else one.positions[positions]
-        starts = postings.starts[positions]
-        counts = postings.starts[positions + 1] - starts
-        ends = np.cumsum(counts)
-        total = int(ends[-1]) if len(ends) else 0
-        offsets.append(postings.offsets[np.arange(total) + np.repeat(starts - (ends - counts), counts)])
+        counts, found = postings.locate(positions)
+        offsets.append(found)
         cells.append(np.repeat(places + number * len(chunks), counts))
-        numbers.append(np.full(total, number))
+        numbers.append(np.full(len(found), number))
     return _Located(np.concatenate(numbers), np.concatenate(cells), np.concatenate(offsets).astype(np.int64))
 
 
