@@ -53,12 +53,15 @@ def is_opted_out(project: str) -> bool:
 
     A link counts as the folder that it leads to, and a worktree as a part of its repository, as for the daemon.
     """
-    folders = [project, os.path.realpath(project)]
+    try:
+        folders = [project, os.path.realpath(project)]
+    except OSError:  # the current folder is gone, and the project is relative to it
+        folders = [project]
     for folder in folders:
         while True:
             if os.path.lexists(f"{folder}/{OPT_OUT_MARKER}"):
                 return True
-            if len(folders) == 2 and (repository := _repository_of_worktree(folder)):
+            if len(folders) <= 2 and (repository := _repository_of_worktree(folder)):
                 folders.append(repository)
             parent = os.path.dirname(folder)
             if parent == folder:

@@ -246,7 +246,8 @@ def test_backup_without_derived_is_restored_with_a_new_index(home: Path) -> None
         full = Path(ctl(daemon, "backup", "create", "--json").json["path"])
         made = Path(ctl(daemon, "backup", "create", "--without-derived", "--json").json["path"])
         assert made.stat().st_size < full.stat().st_size
-        assert full.read_bytes().count(b"boathouse") > made.read_bytes().count(b"boathouse") == 1  # the row itself
+        assert made.read_bytes().count(b"boathouse") == 1  # the row itself
+        assert full.read_bytes().count(b"quinces") > made.read_bytes().count(b"quinces") > 0
         assert ctl(daemon, "backup", "verify", made.name).code == 0
         restored = ctl(daemon, "backup", "restore", made.name, "--yes")
         assert restored.code == 0, restored.err

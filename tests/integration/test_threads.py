@@ -162,7 +162,8 @@ def embedding_of(connection: RawConnection, text: str) -> list[float]:
     live = connection.call("query", sql="SELECT id FROM index_generations WHERE state = 'live'")["rows"][0][0]
     vectors = f"chunk_vectors_{live}"
     sql = (
-        f"SELECT vec_to_json(embedding) FROM {vectors} JOIN chunks ON chunks.id = {vectors}.rowid WHERE text = '{text}'"
+        f"SELECT vec_to_json(embedding) FROM {vectors} JOIN chunks ON chunks.id = {vectors}.rowid"
+        f" JOIN messages ON messages.id = message_id WHERE text_content = '{text}'"
     )
     rows = connection.call("query", sql=sql)["rows"]
     return [float(number) for number in rows[0][0].strip("[]").split(",")]
