@@ -318,6 +318,7 @@ def test_facets_count_all_texts_with_the_words(rpc: RawConnection) -> None:
 def test_recorded_searches_survive_a_restart(fresh_daemon: DaemonProcess) -> None:
     with fresh_daemon.connect() as connection:
         connection.call("search", query="where are the keys?")
+        connection.call("recall.recent")  # stores it: a pause may begin in the same millisecond
         connection.call("capture.pause")
         connection.call("search", query="nobody should know")
         assert len(connection.call("recall.recent")["searches"]) == 1, "nothing is recorded while capture is paused"
