@@ -41,6 +41,7 @@ CONNECT_SECONDS = 5
 STREAMED_ROWS = 500
 MIN_SERVER_VERSION = 150000
 _NOTHING: Mapping[str, Any] = {}
+_CREATION_KEY = "hashtext('clankersd schema')"
 _TAKE_TURN = "SELECT pg_advisory_xact_lock(hashtext('clankersd writer'), hashtext(current_schema()))"
 """Daemons that share a schema write one after another: so numbers of rows grow in the order of the commits."""
 
@@ -124,7 +125,11 @@ def create_schema(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> Se
         raise SchemaRefused(f"{schema!r} is no name for a schema: use small letters, digits and _")
     raw = _connect(url)
     try:
-        _prepare_schema(raw, schema)
+        _check_server(raw)
+        # IF NOT EXISTS fails where two daemons create the same thing at the same moment.
+        raw.execute(f"SELECT pg_advisory_lock({_CREATION_KEY})")
+        _create_schema(raw, schema)
+        raw.execute(f"SELECT pg_advisory_unlock({_CREATION_KEY})")
         _configure(raw, schema, hnsw)
     except BaseException:
         raw.close()
@@ -132,7 +137,8 @@ def create_schema(url: str, schema: str, hnsw: HnswOptions = DEFAULT_HNSW) -> Se
     return raw
 
 
-def _prepare_schema(raw: ServerConnection, schema: str) -> None:
+def _check_server(raw: ServerConnection) -> None:
+    """Raise SchemaRefused if the server or the database cannot hold what we store."""
     if raw.info.server_version < MIN_SERVER_VERSION:
         raise SchemaRefused(f"the server is PostgreSQL {raw.info.server_version // 10000}, 15 is needed: upgrade it")
     if (encoding := raw.info.parameter_status("server_encoding")) != "UTF8":
@@ -140,6 +146,10 @@ def _prepare_schema(raw: ServerConnection, schema: str) -> None:
             f"the database has the encoding {encoding}, which cannot store every text: "
             "use one that was created with ENCODING 'UTF8' TEMPLATE template0"
         )
+
+
+def _create_schema(raw: ServerConnection, schema: str) -> None:
+    """Create the schema and the extension unless they are there; raises SchemaRefused if the role may not."""
     try:
         if raw.execute("SELECT 1 FROM pg_namespace WHERE nspname = $1", [schema]).fetchone() is None:
             raw.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
