@@ -7,8 +7,8 @@ inside of secrets. A web page or a chat may leave zero-width characters in what 
 import re
 from bisect import bisect_right
 
-_ESCAPES = (b"\x1b", b"\\u001b", b"\\u001B", b"\\x1b", b"\\x1B", b"\\033", b"\\e[")
-"""The escape character, also as JSON and programs write it."""
+_WRITTEN_ESCAPES = (b"\\u001b", b"\\u001B", b"\\x1b", b"\\x1B", b"\\033", b"\\e[")
+"""The escape character as JSON and programs write it."""
 
 _ZERO_WIDTH = tuple(map(str.encode, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad"))
 
@@ -22,8 +22,12 @@ _INVISIBLE = re.compile(
 
 def has_invisible(data: bytes) -> bool:
     """Tell whether the text has escape sequences of terminals or zero-width characters."""
-    signs = _ESCAPES if data.isascii() else (*_ESCAPES, *_ZERO_WIDTH)
-    return any(sign in data for sign in signs) and _INVISIBLE.search(data) is not None
+    is_likely = (
+        b"\x1b" in data
+        or (b"\\" in data and any(escape in data for escape in _WRITTEN_ESCAPES))
+        or (not data.isascii() and any(character in data for character in _ZERO_WIDTH))
+    )
+    return is_likely and _INVISIBLE.search(data) is not None
 
 
 def blank_invisible(data: bytes) -> bytes:
