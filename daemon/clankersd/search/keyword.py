@@ -228,7 +228,7 @@ def _mask(db: Db, chunk_filter: ChunkFilter, table: ChunkTable, last: int) -> An
 
 
 class FirstRead(Protocol):
-    """What another task needs from the database: it is read in the first trip to the connection's thread."""
+    """A read that another task needs: it is done in the first trip to the connection's thread."""
 
     is_over: anyio.Event
 
