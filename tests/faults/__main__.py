@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,12 +107,12 @@ def strike(fault: Fault, run: Run, tally: Tally) -> None:
 def wait_until_healthy(run: Run, within_seconds: float = 60) -> None:
     """Wait until `health` is ok and a new event is acknowledged."""
     deadline = time.monotonic() + within_seconds
-    with run.daemon.connect() as connection:
-        while time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        with suppress(BlockingIOError), run.daemon.connect() as connection:  # raised while its queue is full
             reply = connection.request("upsertMessage", {"message": {"id": "probe", "sessionId": "probe"}})
             if "error" not in reply and connection.call("health")["ok"]:
                 return
-            time.sleep(0.01)
+        time.sleep(0.01)
     raise AssertionError(f"not healthy after {within_seconds:g} s")
 
 
