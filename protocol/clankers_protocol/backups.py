@@ -26,7 +26,7 @@ class BackupFile(Wire):
 
 
 class DumpManifest(Wire):
-    """What is beside a dump of a PostgreSQL schema: what it was verified to contain when it was made."""
+    """The manifest beside a dump of a PostgreSQL schema: what it was verified to contain when it was made."""
 
     schema: str
     server_version: str

@@ -179,8 +179,8 @@ class MemoryChange(Wire):
 
 
 class MemoryComparison(Wire):
-    """What became known, changed and ended between two times. The counts are of all memories; the lists, newest first,
-    have at most `limit` of them. `before` and `after` count what was known at each time."""
+    """Memories that became known, changed and ended between two times. The counts are of all memories; the lists,
+    newest first, have at most `limit` of them. `before` and `after` count what was known at each time."""
 
     earlier: int
     later: int

@@ -147,7 +147,7 @@ class RecallLedger(Method[Ledger]):
 
 
 class LedgerTotal(Wire):
-    """How often one memory, session or passage was injected, or how much one session was told, and what became of it.
+    """Injections of one memory, session or passage, or into one session, and what became of them.
 
     `told` counts injections of the item, or items injected into the session; the outcomes are those of LedgerItem, and
     `open` are those without one. `characters` is the length of all injections into the session; 0 for an item.
