@@ -13,7 +13,7 @@ import pytest
 from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
-from clankers_protocol.errors import DeadlineExceeded
+from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import Db, Store, commit_priority, write_queue
 from clankersd.db import store as store_module
 from clankersd.db.file_guard import FileGuard
@@ -246,3 +246,33 @@ def test_bulk_work_waits_while_a_commit_runs_its_statements() -> None:
         worker.join(30)
         order.append("disk")
     assert order == ["statements", "bulk", "disk"]
+
+
+async def test_commit_that_ends_after_damage_was_found_does_not_hide_it(tmp_path: Path) -> None:
+    is_queued, is_recorded = threading.Event(), threading.Event()
+
+    def find_damage(_: Db) -> None:
+        is_queued.wait()
+        raise apsw.CorruptError("a page is damaged")
+
+    def slow_note(db: Db) -> None:
+        is_recorded.wait()
+        note("committed")(db)
+
+    async def read() -> None:
+        with pytest.raises(StorageUnavailable):
+            await store.read(find_damage)
+
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(store.write, slow_note)
+        await anyio.wait_all_tasks_blocked()
+        is_queued.set()
+        while store.problem is None:
+            await anyio.sleep(0.001)
+        is_recorded.set()
+        while store.queue.size:
+            await anyio.sleep(0.001)
+        assert store.problem is not None
+        assert "damaged" in store.problem

@@ -441,7 +441,8 @@ class Store(ReopeningConnection):
 
     def _finish_commit(self, writes: list[PendingWrite], outcomes: list[Outcome]) -> None:
         self._last_written_at = time.monotonic()
-        self.problem = None
+        if self._connection is not None:  # otherwise a read has found the file damaged or gone meanwhile
+            self.problem = None
         self.queue.count_commit(len(outcomes))
         self.queue.finish(writes, outcomes, self.publish)
 
