@@ -45,7 +45,7 @@ def _nobody_else_is_connected(limited_daemon: DaemonProcess) -> Iterator[None]:
 
 
 def connections(daemon: DaemonProcess) -> int:
-    with daemon.connect() as connection:
+    with connect_in_turn(daemon) as connection:
         reply = connection.request("daemon.status", {})
     return int(reply["result"]["connections"]) if "result" in reply else -1
 

@@ -439,6 +439,7 @@ def test_database_error_delays_a_run_and_loses_none(fresh_daemon: DaemonProcess)
     with fresh_daemon.connect() as connection, fresh_daemon.connect() as worker:
         action = create(connection, "0 0 1 1 *")
         lock = apsw.Connection(str(fresh_daemon.database))
+        lock.set_busy_timeout(5000)
         lock.execute("BEGIN IMMEDIATE")
         lock.execute("UPDATE scheduled_actions SET next_run = 1 WHERE id = ?", (action,))
         lock.execute("COMMIT; BEGIN IMMEDIATE")
