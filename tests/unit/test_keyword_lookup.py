@@ -21,7 +21,6 @@ SCHEMA = """
         project INTEGER, chunking INTEGER DEFAULT 1, source TEXT DEFAULT 'sessions', role TEXT DEFAULT 'user',
         position INTEGER DEFAULT 0, created_at INTEGER DEFAULT 5, memory_id TEXT, scope TEXT, text TEXT
     );
-    CREATE INDEX idx_chunks_place ON chunks (id);
     CREATE INDEX idx_chunks_memory ON chunks (memory_id) WHERE memory_id IS NOT NULL;
     CREATE VIRTUAL TABLE chunks_fts USING fts5 (text, header, extra, tokenize = 'porter unicode61');
     CREATE VIRTUAL TABLE chunks_instances USING fts5vocab (chunks_fts, instance);

@@ -51,6 +51,10 @@ _INSERT = {
     )
     for owner in OWNERS
 }
+ROLES_WITHOUT_NAME = ("user", "assistant", "tool")
+HAS_SPEAKER = f"chunks.role NOT IN {ROLES_WITHOUT_NAME}"
+"""Condition of the index on roles: the role is the name of a speaker. SQLite uses the index where it is written so."""
+
 MAX_SELECTABLE_CHARACTERS = 16_000
 """Chunks of a longer message are stored with their text: to find one in it, all before it must be read."""
 

@@ -15,7 +15,7 @@ from clankersd.embedders.base import Embedder, EmbedderSettings, EmbedderUnavail
 from clankersd.embedders.fallback import FallbackEmbedder, Sample
 from clankersd.embedders.local import RETRY_SECONDS
 from clankersd.index import generations
-from clankersd.index.chunks import ChunkedText, Chunking, add_tools_to_backlog, chunk_text
+from clankersd.index.chunks import HAS_SPEAKER, ChunkedText, Chunking, add_tools_to_backlog, chunk_text
 from clankersd.index.generations import NO_EMBEDDER, Generation, GenerationSpec
 from clankersd.index.vectors import LabelledVector, Mirror, count, read_added_vectors, read_samples, read_slice
 
@@ -207,9 +207,7 @@ class Index:
             self.live = live
         db.engine.log_moved_chunks(db)  # the vectors in memory have to follow
         self.vector_count = count(db, live) if has_vec else 0
-        rows = db.tuples(
-            f"SELECT DISTINCT role FROM chunks WHERE role NOT IN ('user', 'assistant', 'tool') LIMIT {MAX_SPEAKERS}"
-        )
+        rows = db.tuples(f"SELECT DISTINCT role FROM chunks WHERE {HAS_SPEAKER} LIMIT {MAX_SPEAKERS}")
         self.speakers = {row[0] for row in rows}
 
     async def apply_settings(

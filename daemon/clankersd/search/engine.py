@@ -23,6 +23,7 @@ from clankersd.db import Db, Store
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.embedders.memory_headroom import numpy_if_available
+from clankersd.index.chunks import HAS_SPEAKER
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
@@ -70,7 +71,7 @@ CHUNKS_PER_GROUP = 4
 
 _TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 
-_SPEAKS = "SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {condition} LIMIT 1"
+_SPEAKS = f"SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {HAS_SPEAKER} AND {{condition}} LIMIT 1"
 
 log = structlog.get_logger(component="search")
 

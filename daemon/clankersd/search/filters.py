@@ -11,6 +11,7 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Source
 from clankersd.clock import to_ms
 from clankersd.db import Db
+from clankersd.index.chunks import HAS_SPEAKER, ROLES_WITHOUT_NAME
 from clankersd.projects import PROJECT_NUMBERS, find_project_id
 
 NO_PROJECT = ""
@@ -203,6 +204,8 @@ def _filter_condition(one: Filter, name: str, params: dict[str, Any]) -> str:
     if one.field in _DOCUMENT_COLUMNS and one.op in ("eq", "in"):
         return _IN_DOCUMENTS.format(test=_value_test(one, _DOCUMENT_COLUMNS[one.field], name, params))
     column = _FIELD_COLUMNS.get(one.field)
+    if one.field == "role" and one.op == "eq" and one.value not in ROLES_WITHOUT_NAME:
+        return f"{_value_test(one, str(column), name, params)} AND {HAS_SPEAKER}"
     if column is None:
         metadata = _METADATA_FIELD.fullmatch(one.field)
         if not metadata:

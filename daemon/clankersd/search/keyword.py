@@ -42,11 +42,11 @@ SLICE_SECONDS = 0.003
 
 TIMEOUT_NOTE = "time ran out before all words were looked up"
 
-# CROSS JOIN, here and elsewhere, fixes the join order, and the index avoids reading texts: the speed depends on both.
+# CROSS JOIN, here and elsewhere, fixes the join order, which the speed depends on.
 _PLACES = """
     SELECT json_group_array(chunks.id), json_group_array(coalesce(chunks.session_id, '')),
         json_group_array(coalesce(chunks.turn, -1)), json_group_array(chunks.tokens)
-    FROM json_each(:ids) CROSS JOIN chunks {index} ON chunks.id = json_each.value WHERE {condition}
+    FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
 """
 _MEMORY_CHUNKS = "SELECT chunks.id FROM chunks INDEXED BY idx_chunks_memory WHERE chunks.memory_id IS NOT NULL"
 
@@ -370,9 +370,8 @@ class KeywordLookup:
             )
             return
         condition = "true" if is_listed else self._filter.condition
-        index = "" if self._filter.is_narrow and not is_listed else "INDEXED BY idx_chunks_place"
         params = {"ids": json.dumps(list(map(int, chunks)))} | ({} if is_listed else self._filter.params)
-        [found] = db.tuples(_PLACES.format(index=index, condition=condition), params)
+        [found] = db.tuples(_PLACES.format(condition=condition), params)
         self.matches.places.add(*map(decode_json, found))
 
     def _visible(self, db: Db, chunks: Any, table: ChunkTable, columns: ChunkColumns) -> Any:
