@@ -51,6 +51,9 @@ DECODED_VALUE_BYTES = 64
 FIRST_REPLY_BYTES = 4 * 1024 * 1024 + SMALL_REPLY_BYTES
 """Size that the first replies of a connection are expected to have at most: a text of 4 MiB and what is around it."""
 
+JOINED_REPLY_BYTES = 64 * 1024
+"""Replies up to this size are copied behind their header and sent at once: sent apart, they wake the client twice."""
+
 REFUSAL_SECONDS = 2.0
 """Time that a refused client has to read the reason."""
 
@@ -438,7 +441,7 @@ class ClientConnection(asyncio.Protocol):
         """Send one message, given in pieces."""
         if self._transport.is_closing():
             log.debug("reply lost", error="the client is gone")
-        elif len(pieces) == 1 and len(pieces[0]) <= SMALL_REPLY_BYTES:
+        elif len(pieces) == 1 and len(pieces[0]) <= JOINED_REPLY_BYTES:
             self._outbox.put(frame(pieces[0]))
         else:
             self._outbox.put(b"Content-Length: %d\r\n\r\n" % sum(map(len, pieces)), *pieces)
