@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import apsw
+import numpy
 import pytest
 
 from clankersd.db import Db
 from clankersd.search import chunk_table, keyword, term_index
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
-from clankersd.search.keyword import KeywordLookup, KeywordMatches
-from clankersd.search.term_index import TermIndex
+from clankersd.search.keyword import KeywordLookup, KeywordMatches, Term, TermMatches, rarest_matches
+from clankersd.search.term_index import Postings, TermIndex
 
 SCHEMA = """
     CREATE TABLE projects (id TEXT, number INTEGER);
@@ -84,10 +85,29 @@ def test_lookup_of_more_matches_than_are_scored_says_so_and_scores_the_rarest(
     monkeypatch.setattr(keyword, "MAX_SCORED_CHUNKS", 3)
     found = look_up(db, "alpha gamma", everything())
     assert found.places.chunks.tolist() == [3, 4, 6], "both words, the rarer word, and the newest of the rest"
-    assert found.note == "of 5 chunks with a word of the query the best 3 were ranked"
+    assert found.note == "of at least 5 chunks with a word of the query the best 3 were ranked"
     for module in (keyword, term_index, chunk_table):
         monkeypatch.setattr(module, "numpy_if_available", lambda: None)
     assert look_up(db, "alpha gamma", everything()).note == found.note
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frequent_terms_that_are_looked_up_in_contenders_only_choose_the_same_chunks(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, size = numpy.random.default_rng(seed), 5_000
+    shares = [*chance.uniform(0.0, 0.05, 3), *chance.uniform(0.05, 1.0, 4)]
+    terms = []
+    for share in shares:
+        chunks = numpy.flatnonzero(chance.random(size) < share).astype(numpy.int32)
+        terms.append(TermMatches(Term("word", (), len(chunks), size), Postings(chunks)))
+    terms = [one for one in terms if len(one.chunks)]
+    monkeypatch.setattr(keyword, "MAX_SCORED_CHUNKS", 200)
+    everything, count = rarest_matches(terms, size)
+    monkeypatch.setattr(keyword, "MIN_SKIPPED_FREQUENCY", 0)
+    chosen, at_least = rarest_matches(terms, size)
+    assert chosen.tolist() == everything.tolist()
+    assert len(chosen) < at_least <= count
 
 
 @pytest.mark.parametrize("count", range(1, 12))

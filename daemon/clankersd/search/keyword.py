@@ -36,6 +36,9 @@ MAX_SCORED_CHUNKS = 2_000
 RARITY_STEPS = 64
 """Precision of the sum of inverse document frequencies that chooses them."""
 
+MIN_SKIPPED_FREQUENCY = 20_000
+"""A term in fewer chunks is added up for all of them, without asking whether only some of them matter."""
+
 CHUNKS_PER_SLICE = 1_000
 SLICE_SECONDS = 0.003
 """Time for which one query may hold the connection before others get their turn."""
@@ -345,9 +348,9 @@ class KeywordLookup:
         self.matches.terms = [self._found[position] for position in sorted(self._found)]
         scope = self._scope
         assert scope is not None
-        chunks, count = _rarest_matches(self.matches.terms, scope.last)
+        chunks, count = rarest_matches(self.matches.terms, scope.last)
         if count > len(chunks):
-            self._add_note(f"of {count:,} chunks with a word of the query the best {len(chunks):,} were ranked")
+            self._add_note(f"of at least {count:,} chunks with a word of the query the best {len(chunks):,} were ranked")
         if scope.table is not None:
             return deque([chunks])
         return deque(chunks[start : start + CHUNKS_PER_SLICE] for start in range(0, len(chunks), CHUNKS_PER_SLICE))
@@ -392,8 +395,11 @@ class KeywordLookup:
         self.matches.note = f"{self.matches.note}; {note}" if self.matches.note else note
 
 
-def _rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
-    """Return in order the MAX_SCORED_CHUNKS chunks whose terms are the most and the rarest, and how many have any."""
+def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
+    """Return in order the MAX_SCORED_CHUNKS chunks whose terms are the most and the rarest.
+
+    Return also how many chunks have any term; if there are many, at least how many.
+    """
     numpy = numpy_if_available()
     if numpy is None:
         totals: Counter[int] = Counter()
@@ -401,12 +407,23 @@ def _rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
             totals.update(dict.fromkeys(one.chunks, one.term.idf))
         return sorted(chunk for chunk, _ in totals.most_common(MAX_SCORED_CHUNKS)), len(totals)
     rarity = numpy.zeros(last + 1, numpy.int32)
-    for one in terms:
-        # An index of 32 bits would be converted in small pieces, which takes twice as long.
-        rarity[one.chunks.astype(numpy.intp)] += max(1, round(one.term.idf * RARITY_STEPS))
-    chunks = numpy.flatnonzero(rarity > 0)
-    count = len(chunks)
-    if count > MAX_SCORED_CHUNKS:
+    candidates = None
+    steps = [max(1, round(one.term.idf * RARITY_STEPS)) for one in terms]
+    remaining = sum(steps)
+    for one, step in sorted(zip(terms, steps, strict=True), key=lambda pair: len(pair[0].chunks)):
+        if candidates is None and len(one.chunks) > MIN_SKIPPED_FREQUENCY:
+            candidates = _find_contenders(rarity, remaining)
+        if candidates is None:
+            # An index of 32 bits would be converted in small pieces, which takes twice as long.
+            rarity[one.chunks.astype(numpy.intp)] += step
+        else:
+            wanted = candidates.astype(numpy.int32)
+            positions = numpy.minimum(numpy.searchsorted(one.chunks, wanted), len(one.chunks) - 1)
+            rarity[candidates[one.chunks[positions] == wanted]] += step
+        remaining -= step
+    chunks = numpy.flatnonzero(rarity > 0) if candidates is None else candidates
+    count = max([len(chunks), *(len(one.chunks) for one in terms)])
+    if len(chunks) > MAX_SCORED_CHUNKS:
         rarity = rarity[chunks]
         as_rare = numpy.cumsum(numpy.bincount(rarity)[::-1])[::-1]  # number of chunks that are at least so rare
         least = int(numpy.searchsorted(-as_rare, -MAX_SCORED_CHUNKS, side="right")) - 1
@@ -416,6 +433,21 @@ def _rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
         is_chosen[newest] = True
         chunks = chunks[is_chosen]
     return chunks, count
+
+
+def _find_contenders(rarity: Any, remaining: int) -> Any:
+    """Return the chunks that can be among the best; None if a chunk that has no term yet can be.
+
+    `rarity` is what each chunk has by the terms so far, `remaining` the most that it can gain by those to come, which
+    are the frequent ones. To look these up in a few thousand chunks is much faster than to add up all of theirs.
+    """
+    import numpy as np
+
+    high = rarity[rarity > remaining]
+    if len(high) < MAX_SCORED_CHUNKS:
+        return None
+    least = np.partition(high, -MAX_SCORED_CHUNKS)[-MAX_SCORED_CHUNKS]
+    return np.flatnonzero(rarity >= max(1, least - remaining))
 
 
 def stems_by_word(db: Db, text: str, max_words: int) -> dict[str, str]:
