@@ -350,7 +350,8 @@ class KeywordLookup:
         assert scope is not None
         chunks, count = rarest_matches(self.matches.terms, scope.last)
         if count > len(chunks):
-            self._add_note(f"of at least {count:,} chunks with a word of the query the best {len(chunks):,} were ranked")
+            best = f"the best {len(chunks):,} were ranked"
+            self._add_note(f"of at least {count:,} chunks with a word of the query {best}")
         if scope.table is not None:
             return deque([chunks])
         return deque(chunks[start : start + CHUNKS_PER_SLICE] for start in range(0, len(chunks), CHUNKS_PER_SLICE))
@@ -407,21 +408,21 @@ def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
             totals.update(dict.fromkeys(one.chunks, one.term.idf))
         return sorted(chunk for chunk, _ in totals.most_common(MAX_SCORED_CHUNKS)), len(totals)
     rarity = numpy.zeros(last + 1, numpy.int32)
-    candidates = None
+    contenders = None
     steps = [max(1, round(one.term.idf * RARITY_STEPS)) for one in terms]
     remaining = sum(steps)
     for one, step in sorted(zip(terms, steps, strict=True), key=lambda pair: len(pair[0].chunks)):
-        if candidates is None and len(one.chunks) > MIN_SKIPPED_FREQUENCY:
-            candidates = _find_contenders(rarity, remaining)
-        if candidates is None:
+        if len(one.chunks) > MIN_SKIPPED_FREQUENCY:
+            contenders = _find_contenders(rarity, contenders, remaining)
+        if contenders is None:
             # An index of 32 bits would be converted in small pieces, which takes twice as long.
             rarity[one.chunks.astype(numpy.intp)] += step
         else:
-            wanted = candidates.astype(numpy.int32)
+            wanted = contenders.astype(numpy.int32)
             positions = numpy.minimum(numpy.searchsorted(one.chunks, wanted), len(one.chunks) - 1)
-            rarity[candidates[one.chunks[positions] == wanted]] += step
+            rarity[contenders[one.chunks[positions] == wanted]] += step
         remaining -= step
-    chunks = numpy.flatnonzero(rarity > 0) if candidates is None else candidates
+    chunks = numpy.flatnonzero(rarity > 0) if contenders is None else contenders
     count = max([len(chunks), *(len(one.chunks) for one in terms)])
     if len(chunks) > MAX_SCORED_CHUNKS:
         rarity = rarity[chunks]
@@ -435,19 +436,20 @@ def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
     return chunks, count
 
 
-def _find_contenders(rarity: Any, remaining: int) -> Any:
-    """Return the chunks that can be among the best; None if a chunk that has no term yet can be.
+def _find_contenders(rarity: Any, contenders: Any, remaining: int) -> Any:
+    """Return the chunks that can be among the best, of former contenders if there are; None if any chunk can be.
 
     `rarity` is what each chunk has by the terms so far, `remaining` the most that it can gain by those to come, which
     are the frequent ones. To look these up in a few thousand chunks is much faster than to add up all of theirs.
     """
     import numpy as np
 
-    high = rarity[rarity > remaining]
+    found = rarity if contenders is None else rarity[contenders]
+    high = found[found > remaining] if contenders is None else found
     if len(high) < MAX_SCORED_CHUNKS:
-        return None
-    least = np.partition(high, -MAX_SCORED_CHUNKS)[-MAX_SCORED_CHUNKS]
-    return np.flatnonzero(rarity >= max(1, least - remaining))
+        return contenders
+    least = max(1, np.partition(high, -MAX_SCORED_CHUNKS)[-MAX_SCORED_CHUNKS] - remaining)
+    return np.flatnonzero(found >= least) if contenders is None else contenders[found >= least]
 
 
 def stems_by_word(db: Db, text: str, max_words: int) -> dict[str, str]:
