@@ -9,6 +9,8 @@ from helpers.schedules import change_database
 
 from clankers_protocol.errors import Conflict, InvalidParams
 
+TOKEN = "ghp_frwhFjGH4l9YOgHNj3yitnLWvEf7EvYzn9Xw"
+
 
 @pytest.fixture(autouse=True)
 def _delete_settings(shared_daemon: DaemonProcess) -> Iterator[None]:
@@ -91,6 +93,8 @@ def test_large_settings_come_in_several_pages(rpc: RawConnection) -> None:
         ({"namespace": "a", "key": "", "value": 1}, "$.key"),
         ({"namespace": "a", "key": "k" * 257, "value": 1}, "$.key"),
         ({"namespace": "a", "key": "k", "value": "x" * 65_536}, "$.value"),
+        ({"namespace": "a", "key": TOKEN, "value": 1}, "$.key"),
+        ({"namespace": TOKEN, "key": "k", "value": 1}, "$.namespace"),
     ],
 )
 def test_invalid_settings_are_refused_and_not_stored(

@@ -216,6 +216,12 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("skill.create", {"name": "", "description": "d"}, InvalidParams.code, "$.name"),
     ("skill.create", {"name": "a/b", "description": "d"}, InvalidParams.code, "$.name"),
     ("skill.create", {"name": "two\nlines", "description": "d"}, InvalidParams.code, "$.name"),
+    (
+        "skill.create",
+        {"name": "ghp_frwhFjGH4l9YOgHNj3yitnLWvEf7EvYzn9Xw", "description": "d"},
+        InvalidParams.code,
+        "a secret",
+    ),
     ("skill.create", {"name": "x" * 65, "description": "d"}, InvalidParams.code, "$.name"),
     ("skill.create", {"name": "x", "description": "d" * 1025}, InvalidParams.code, "$.description"),
     ("skill.create", GOOD | {"tags": [1]}, InvalidParams.code, "$.tags"),

@@ -19,7 +19,7 @@ from clankers_protocol.errors import Conflict, InvalidParams
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
-from clankersd.redaction.engine import count_redactions, redact_all
+from clankersd.redaction.engine import count_redactions, redact_all, refuse_secret
 from clankersd.wire.preparation import is_request_beyond, prepare
 from clankersd.wire.rpc import handles
 
@@ -49,6 +49,9 @@ async def get(daemon: "Daemon", request: ConfigGet) -> ConfigEntry | None:
 
 @handles(ConfigSet)
 async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
+    refuse_secret(request.namespace, "$.namespace")
+    refuse_secret(request.key, "$.key")
+
     def redact_value() -> tuple[object, bytes, dict[str, int]]:
         if is_request_beyond(MAX_VALUE):
             raise InvalidParams(f"invalid params: a value may take {MAX_VALUE} bytes, this takes more - at `$.value`")

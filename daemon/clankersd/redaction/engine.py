@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from clankers_protocol.errors import InvalidParams
 from clankersd.redaction.assignments import find_named_values, find_random_values
 from clankersd.redaction.blocks import find_kubernetes_secrets, find_private_keys, find_private_text
 from clankersd.redaction.contexts import find_in_context
@@ -162,6 +163,13 @@ def holds_text(name: str, declared: msgspec.inspect.Type) -> bool:
     if isinstance(declared, inspect.ListType | inspect.VarTupleType | inspect.SetType):
         return holds_text(name, declared.item_type)
     return isinstance(declared, inspect.DictType | inspect.AnyType | inspect.StructType)
+
+
+def refuse_secret(name: str, place: str) -> None:
+    """Raise InvalidParams if a name has a secret in it: a name cannot be redacted, since it is looked up as it is."""
+    if kinds := redact(name)[1]:
+        what = ", ".join(sorted(kinds))
+        raise InvalidParams(f"invalid params: it contains a secret ({what}): choose another name - at `{place}`")
 
 
 def truncate(text: str | None, characters: int, slack: int = SLACK) -> str | None:

@@ -36,7 +36,7 @@ from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
 from clankersd.index.chunks import Owner, replace_chunks
 from clankersd.index.index import Index
-from clankersd.redaction.engine import count_redactions, without_secrets
+from clankersd.redaction.engine import count_redactions, refuse_secret, without_secrets
 from clankersd.search.engine import Page, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
@@ -124,6 +124,7 @@ async def update(daemon: "Daemon", request: SkillUpdate) -> Skill:
     request, secrets = await prepare(partial(without_secrets, request))
     changes = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     del changes["id"], changes["created_by"]
+    refuse_secret(changes.get("name", ""), "$.name")
     skill_md.check_files(changes.get("files", []))
     _check_extra(changes.get("extra", {}))
 
@@ -221,6 +222,7 @@ async def export(daemon: "Daemon", request: SkillExport) -> SkillFolder:
 
 
 def _new_skill(request: SkillCreate) -> Skill:
+    refuse_secret(request.name, "$.name")
     skill_md.check_files(request.files)
     _check_extra(request.extra)
     fields = {name: getattr(request, name) for name in request.__struct_fields__}
