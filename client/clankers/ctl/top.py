@@ -59,7 +59,13 @@ def top(ctl: Ctl, interval: float, count: int | None) -> None:
             return
         from rich.live import Live  # slow to load
 
-        with Live(console=rich_console(), screen=rich_console().is_terminal, auto_refresh=False) as live:
+        console = rich_console()
+        if not console.is_terminal:
+            for update in _updates(client, previous, interval, count):
+                console.print(_render(update, list(events), interval))
+                echo("")
+            return
+        with Live(console=console, screen=True, auto_refresh=False) as live:
             try:
                 for update in _updates(client, previous, interval, count):
                     live.update(_render(update, list(events), interval), refresh=True)
