@@ -5,6 +5,7 @@ Each event wraps one of the protocol's structs, or names a change of a session t
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -220,25 +221,25 @@ class HookReading(msgspec.Struct, omit_defaults=True):
     opens_or_closes: bool = False
 
 
+_KINDS: dict[str, tuple[type[msgspec.Struct], Callable[[Any], CapturedEvent]]] = {
+    "session": (SessionEvent, SessionReported),
+    "message": (MessageEvent, MessageReported),
+    "tool": (ToolEvent, ToolReported),
+    "sessionError": (SessionErrorEvent, ErrorReported),
+    "compactionEvent": (CompactionEvent, CompactionReported),
+}
+"""Events of `events.batch` by their key: what they are validated as, and the event that is stored."""
+
+
 def parse_event(given: dict[str, Any]) -> CapturedEvent:
     """Parse an event of `events.batch`; raises InvalidParams."""
-    kinds = ("session", "message", "tool", "sessionError", "compactionEvent")
-    present = [kind for kind in kinds if kind in given]
+    present = _KINDS.keys() & given
     if len(present) != 1:
-        raise InvalidParams(f"invalid params: an event has exactly one of {', '.join(kinds)}")
+        raise InvalidParams(f"invalid params: an event has exactly one of {', '.join(_KINDS)}")
     [kind] = present
+    struct, reported = _KINDS[kind]
     try:
-        match kind:
-            case "session":
-                return SessionReported(convert_large(given[kind], SessionEvent))
-            case "message":
-                return MessageReported(convert_large(given[kind], MessageEvent))
-            case "tool":
-                return ToolReported(convert_large(given[kind], ToolEvent))
-            case "sessionError":
-                return ErrorReported(convert_large(given[kind], SessionErrorEvent))
-            case _:
-                return CompactionReported(convert_large(given[kind], CompactionEvent))
+        return reported(convert_large(given[kind], struct))
     except msgspec.ValidationError as error:
         raise InvalidParams(f"invalid params: {error}") from error
 

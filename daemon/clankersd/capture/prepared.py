@@ -169,13 +169,15 @@ def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str,
     for name, value in row.items():
         if value is None:
             continue
-        if value in ("", {}):
+        if not value and value in ("", {}):
             row[name] = None
         elif name in _REDACTED:
-            if name == "summary":
-                value = strip_continuation_orders(value)
-            redacted, counts = redact_all(value) if isinstance(value, dict) else redact(value)
-            row[name] = msgspec.json.encode(redacted).decode() if isinstance(value, dict) else redacted or None
+            if isinstance(value, dict):
+                redacted, counts = redact_all(value)
+                row[name] = msgspec.json.encode(redacted).decode()
+            else:
+                redacted, counts = redact(strip_continuation_orders(value) if name == "summary" else value)
+                row[name] = redacted or None
             for kind, count in counts.items():
                 redactions[kind] = redactions.get(kind, 0) + count
         elif name in _IDS:

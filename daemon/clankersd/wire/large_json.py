@@ -90,7 +90,8 @@ def decode_large(body: bytes, shape: Shape | None = None) -> Any:
 
 def convert_large(value: Any, struct: type[StructT]) -> StructT:
     """Validate an object as `msgspec.convert` does, without copying the wide objects of free form in it."""
-    if not isinstance(value, dict) or not any(isinstance(value.get(name), dict) for name, _, _ in _objects_in(struct)):
+    objects = [name for name, _, _ in _objects_in(struct) if name in value] if isinstance(value, dict) else []
+    if not objects:
         return msgspec.convert(value, struct)
     wide: list[tuple[tuple[str, ...], dict[str, Any]]] = []
 
