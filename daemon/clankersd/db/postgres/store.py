@@ -393,6 +393,12 @@ def _to_json(value: Any) -> Any:
 def find_vector_extension(db: Db) -> Extension:
     """Return the version of pgvector, or the reason why there are no vectors."""
     version = db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+    if version is None and not db.value("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+        return Extension(
+            None,
+            "pgvector is not installed on the server: install 0.8 or newer there (see docs/scaling.md), "
+            "and as superuser run CREATE EXTENSION vector in this database",
+        )
     if version is None:
         return Extension(
             None, "the extension pgvector is missing: as superuser, run CREATE EXTENSION vector in this database"
