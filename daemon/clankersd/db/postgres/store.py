@@ -113,6 +113,8 @@ class PostgresStore(Store):
         self.server_name = describe_server(server.url, server.schema)
         self._server_version: str | None = None
         self._indexed_vectors: set[str] = set()
+        """Tables of vectors that this daemon need not index any more."""
+
         self._pool = ReadPool(partial(self._connect_reader, server.url))
         self._replica = Replica() if server.read_url else None
         self._replica_pool = ReadPool(partial(self._connect_reader, server.read_url))
@@ -259,15 +261,17 @@ class PostgresStore(Store):
         """
         if table in self._indexed_vectors or dims > MAX_INDEXED_HALF_DIMS:
             return
-        counted = f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM index_queue)"
+        waiting_count = "SELECT count(*) FROM index_queue WHERE attempts = 0"  # others have failed, maybe for good
+        counted = f"SELECT (SELECT count(*) FROM {table}), ({waiting_count})"
         [(stored, waiting)] = await self.read(lambda db: db.tuples(counted))
         if stored < MIN_INDEXED_VECTORS or waiting > stored * MAX_WAITING_SHARE:
             return
-        started = time.monotonic()
+        if not await self.read(owns_schema):  # only the owner of a table may index it
+            self._indexed_vectors.add(table)
+            return
         connect_again = partial(connect, self._url, self._schema, self._hnsw)
         if await anyio.to_thread.run_sync(build_index, connect_again, table, dims, self._hnsw):
-            log.info("vectors indexed", table=table, seconds=round(time.monotonic() - started, 1))
-        self._indexed_vectors.add(table)
+            self._indexed_vectors.add(table)
 
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` for as long as it takes: a vacuum or a migration may take hours."""
@@ -291,6 +295,7 @@ class PostgresStore(Store):
             pool.close()
 
     async def _open(self) -> None:
+        self._indexed_vectors.clear()  # another schema may be in its place, restored from a backup
         connection = PostgresConnection(partial(create_schema, self._url, self._schema, self._hnsw))
         await connection
         try:
