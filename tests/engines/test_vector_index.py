@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+import anyio
 import numpy as np
 import psycopg
 import pytest
@@ -12,13 +13,14 @@ from helpers.daemon import running_daemon
 from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
+from psycopg.pq import TransactionStatus
 
 from clankersd.db import Db
 from clankersd.db.engine import DEFAULT_HNSW, ServerOptions
 from clankersd.db.errors import ServerGone
 from clankersd.db.postgres import engine
 from clankersd.db.postgres.connection import connect
-from clankersd.db.postgres.hnsw import MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, build_index
+from clankersd.db.postgres.hnsw import MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, IndexBuild
 from clankersd.db.postgres.store import PostgresStore
 from clankersd.embedders.base import Identity
 from clankersd.index import generations
@@ -198,7 +200,7 @@ class InterruptedBuild:
 
     def _build(self) -> None:
         try:
-            build_index(self._connect, TABLE, DIMS, DEFAULT_HNSW)
+            IndexBuild(self._connect, TABLE, DIMS, DEFAULT_HNSW).run()
         except ServerGone as error:
             self._errors.append(error)
 
@@ -250,6 +252,23 @@ async def test_member_of_a_team_leaves_the_index_to_the_owner(
     assert team_import.is_valid() is None
     assert await team_import.index() is True
     team_import.admin.close()
+
+
+async def test_daemon_that_stops_does_not_wait_for_the_index(large_import: Import) -> None:
+    large_import.embed_until(len(large_import.vectors))
+    with psycopg.connect(large_import.url) as writer:
+        writer.execute(f"LOCK TABLE clankers.{TABLE} IN ROW EXCLUSIVE MODE")  # the build waits for its end
+        gives_up = threading.Timer(60, writer.rollback)
+        gives_up.start()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(large_import.index)
+            while large_import.admin.execute(_WAITING).fetchone() is None:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        assert writer.info.transaction_status == TransactionStatus.INTRANS
+        gives_up.cancel()
+    assert large_import.is_valid() is False
+    assert await large_import.index() is True
 
 
 async def test_daemon_indexes_the_vectors_of_a_large_import(server: PostgresServer, home: Path) -> None:

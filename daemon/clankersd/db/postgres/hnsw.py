@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+import psycopg
 import structlog
 
 from clankersd.db.engine import HnswOptions
@@ -21,6 +23,8 @@ MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
 MIN_BUILD_MEMORY_MB, MAX_BUILD_MEMORY_MB = 64, 2048
 """Memory of the server for a build: where the graph does not fit, it takes several times as long."""
 
+CANCEL_SECONDS = 1.0
+
 _LOCK = "SELECT pg_try_advisory_lock(hashtext('clankersd vectors'), hashtext(current_schema() || :table))"
 _STATE = """
     SELECT indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
@@ -30,14 +34,35 @@ _STATE = """
 log = structlog.get_logger(component="store")
 
 
-def build_index(connect: Callable[[], ServerConnection], table: str, dims: int, hnsw: HnswOptions) -> bool:
-    """Build the index unless it is there; return False if another daemon builds it."""
-    started = time.monotonic()
-    server = connect()
-    try:
-        db = PostgresDb(server)
+class IndexBuild:
+    """A build of the index on a connection of its own, which can be cancelled from another thread."""
+
+    def __init__(self, connect: Callable[[], ServerConnection], table: str, dims: int, hnsw: HnswOptions) -> None:
+        self._connect, self._table, self._dims, self._hnsw = connect, table, dims, hnsw
+        self._server: ServerConnection | None = None
+        self._is_cancelled = False
+
+    def run(self) -> bool:
+        """Build the index unless it is there; return False if another daemon builds it, or if this was cancelled."""
+        server = self._server = self._connect()
+        try:
+            return not self._is_cancelled and self._build(PostgresDb(server))
+        finally:
+            server.close()
+
+    def cancel(self) -> None:
+        """Cancel the build, and return when it has ended."""
+        self._is_cancelled = True
+        while self._server is not None and not self._server.closed:
+            with suppress(psycopg.Error):
+                self._server.cancel_safe(timeout=CANCEL_SECONDS)
+            time.sleep(CANCEL_SECONDS / 20)  # if it was between two statements, the next one is cancelled
+
+    def _build(self, db: PostgresDb) -> bool:
+        table, dims, hnsw = self._table, self._dims, self._hnsw
         if not db.value(_LOCK, {"table": table}):
             return False
+        started = time.monotonic()
         index = f"{table}_nearest"
         is_valid = db.value(_STATE, {"index": index})
         if is_valid:
@@ -59,5 +84,3 @@ def build_index(connect: Callable[[], ServerConnection], table: str, dims: int, 
         )
         log.info("vectors indexed", table=table, vectors=rows, seconds=round(time.monotonic() - started, 1))
         return True
-    finally:
-        server.close()

@@ -39,7 +39,7 @@ from clankersd.db.postgres.connection import (
     owns_schema,
 )
 from clankersd.db.postgres.engine import PostgresEngine
-from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, build_index
+from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, IndexBuild
 from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.postgres.read_pool import ReadPool
 from clankersd.db.postgres.replica import Replica
@@ -258,6 +258,7 @@ class PostgresStore(Store):
         """Build the HNSW index of a table with many vectors; few are compared faster than they are indexed.
 
         While many more are to come, it waits: to add them to the index takes longer than to build it with them.
+        If the daemon stops, the build is cancelled, and the next one replaces what it has left.
         """
         if table in self._indexed_vectors or dims > MAX_INDEXED_HALF_DIMS:
             return
@@ -269,9 +270,14 @@ class PostgresStore(Store):
         if not await self.read(owns_schema):  # only the owner of a table may index it
             self._indexed_vectors.add(table)
             return
-        connect_again = partial(connect, self._url, self._schema, self._hnsw)
-        if await anyio.to_thread.run_sync(build_index, connect_again, table, dims, self._hnsw):
-            self._indexed_vectors.add(table)
+        build = IndexBuild(partial(connect, self._url, self._schema, self._hnsw), table, dims, self._hnsw)
+        try:
+            if await anyio.to_thread.run_sync(build.run, abandon_on_cancel=True):
+                self._indexed_vectors.add(table)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(build.cancel)
+            raise
 
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` for as long as it takes: a vacuum or a migration may take hours."""
