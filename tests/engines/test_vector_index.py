@@ -15,7 +15,7 @@ from helpers.store import message
 from helpers.waiting import eventually, settled
 from psycopg.pq import TransactionStatus
 
-from clankersd.db import Db
+from clankersd.db import Db, open_copy
 from clankersd.db.engine import DEFAULT_HNSW, ServerOptions
 from clankersd.db.errors import ServerGone
 from clankersd.db.postgres import engine
@@ -269,6 +269,28 @@ async def test_daemon_that_stops_does_not_wait_for_the_index(large_import: Impor
         gives_up.cancel()
     assert large_import.is_valid() is False
     assert await large_import.index() is True
+
+
+@pytest.mark.parametrize("dims", [engine.MAX_INDEXED_DIMS, engine.MAX_INDEXED_DIMS + 1])
+def test_search_uses_the_index_whatever_the_dimensions(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, dims: int
+) -> None:
+    url, rows = server.new_database(), 200
+    vectors = np.random.default_rng(13).standard_normal((rows, dims), "<f4")
+    monkeypatch.setattr(engine, "MAX_COMPARED", 10)
+    with open_copy(url, "clankers") as db, psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(_ADD_CHUNKS, [rows])
+        db.engine.create_vectors(db, TABLE, dims)
+        with db.transaction():
+            for number, vector in enumerate(vectors, 1):
+                db.engine.insert_vector(db, TABLE, number, vector.tobytes())
+        assert IndexBuild(partial(connect, url, "clankers"), TABLE, dims, DEFAULT_HNSW).run()
+        db.execute("SET enable_sort = off")  # so few would be sorted
+        nearest = db.engine.nearest(db, TABLE, vectors[41].tobytes(), NEIGHBOURS, EVERY_CHUNK, {})
+        db.value("SELECT pg_stat_force_next_flush()")
+        assert admin.execute(_SCANS, [INDEX]).fetchone() == (1,)
+    assert len(nearest) == NEIGHBOURS
+    assert (nearest[0][0], round(nearest[0][1], 3)) == (42, 1.0)
 
 
 async def test_daemon_indexes_the_vectors_of_a_large_import(server: PostgresServer, home: Path) -> None:

@@ -9,6 +9,7 @@ import structlog
 
 from clankersd.db.engine import HnswOptions
 from clankersd.db.postgres.connection import PostgresDb
+from clankersd.db.postgres.engine import index_cast
 from clankersd.db.postgres.pipeline import ServerConnection
 
 MIN_INDEXED_VECTORS = 10_000
@@ -16,9 +17,6 @@ MIN_INDEXED_VECTORS = 10_000
 
 MAX_WAITING_SHARE = 0.1
 """Chunks that may wait for their vectors when an index is built, as a share of the vectors that are stored."""
-
-MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
-"""Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
 
 MIN_BUILD_MEMORY_MB, MAX_BUILD_MEMORY_MB = 64, 2048
 """Memory of the server for a build: where the graph does not fit, it takes several times as long."""
@@ -74,10 +72,8 @@ class IndexBuild:
         memory = min(max(megabytes, MIN_BUILD_MEMORY_MB), MAX_BUILD_MEMORY_MB)
         db.execute(f"SET maintenance_work_mem = '{memory}MB'")
         db.execute("SET max_parallel_maintenance_workers = 0")  # nobody waits for it, but searches need processors
-        if dims <= MAX_INDEXED_DIMS:
-            indexed = "embedding vector_cosine_ops"
-        else:
-            indexed = f"(embedding::halfvec({dims})) halfvec_cosine_ops"
+        cast = index_cast(dims)
+        indexed = f"(embedding{cast}) halfvec_cosine_ops" if cast else "embedding vector_cosine_ops"
         db.execute(
             f"CREATE INDEX CONCURRENTLY {index} ON {table} USING hnsw ({indexed}) "
             f"WITH (m = {hnsw.m}, ef_construction = {max(hnsw.ef_construction, 2 * hnsw.m)})"

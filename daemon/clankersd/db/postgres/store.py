@@ -38,8 +38,8 @@ from clankersd.db.postgres.connection import (
     describe_server,
     owns_schema,
 )
-from clankersd.db.postgres.engine import PostgresEngine
-from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, IndexBuild
+from clankersd.db.postgres.engine import MAX_INDEXED_HALF_DIMS, PostgresEngine
+from clankersd.db.postgres.hnsw import MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, IndexBuild
 from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.postgres.read_pool import ReadPool
 from clankersd.db.postgres.replica import Replica
