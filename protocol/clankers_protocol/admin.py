@@ -96,7 +96,10 @@ class RetentionReport(Wire):
 
 
 class StatusReport(Wire):
-    """Status of the daemon. In a large database `counts` may be some seconds old; `countedAt` says of when they are."""
+    """Status of the daemon. In a large database `counts` may be some seconds old; `countedAt` says of when they are.
+
+    For `problem`, `degraded` and `warnings` see `health`.
+    """
 
     ok: bool
     problem: str | None
@@ -125,6 +128,7 @@ class StatusReport(Wire):
     postgres_version: str | None = None
     pgvector_version: str | None = None
     database_server: str | None = None
+    degraded: str | None = None
 
 
 class DaemonStatus(Method[StatusReport]):

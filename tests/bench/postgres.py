@@ -26,7 +26,7 @@ from tests.bench.datasets import load_sets, other_events
 from clankersd.db.engine import DEFAULT_HNSW
 from clankersd.db.migrations import migrate
 from clankersd.db.postgres.connection import PostgresDb, connect, create_schema
-from clankersd.db.postgres.hnsw import build_index
+from clankersd.db.postgres.hnsw import IndexBuild
 from clankersd.embedders import make_embedder
 from clankersd.embedders.base import EmbedderSettings, ItemFailed
 
@@ -155,7 +155,7 @@ def hnsw_recall(url: str, vectors: Any) -> bool:
             for number, vector in enumerate(vectors[start : start + VECTORS_PER_COMMIT], start + 1):
                 db.engine.insert_vector(db, "chunk_vectors_1", number, vector.tobytes())
     stored = time.perf_counter()
-    build_index(partial(connect, url, "recall"), "chunk_vectors_1", DIMS, DEFAULT_HNSW)
+    IndexBuild(partial(connect, url, "recall"), "chunk_vectors_1", DIMS, DEFAULT_HNSW).run()
     print(f"{rows:,} vectors stored in {stored - started:.0f} s, indexed in {time.perf_counter() - stored:.0f} s")
     db.execute("ANALYZE chunk_vectors_1")
     db.execute("ANALYZE chunks")

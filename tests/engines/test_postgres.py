@@ -169,16 +169,18 @@ def test_second_daemon_is_refused_unless_the_schema_is_shared(server: PostgresSe
 def test_round_trip_between_engines_is_equal_row_for_row(server: PostgresServer, home: Path) -> None:
     url, other = server.new_database(), home / "other"
     other.mkdir()
-    with running_daemon(home, HOME=str(home)) as daemon, daemon.connect() as rpc:
+    environ = {"CLANKERS_MAINTAIN_HOURS": "0"}  # maintenance after a copy would store when it ran, in one of the two
+    with running_daemon(home, HOME=str(home), **environ) as daemon, daemon.connect() as rpc:
         fill(rpc)
         for _ in range(2):  # the second time, everything is there already
             finished(rpc, rpc.call("engine.copy", to=url)["jobId"])
     target = home / "back.db"
-    with running_daemon(other, HOME=str(other), CLANKERS_DATABASE_URL=url) as daemon, daemon.connect() as rpc:
+    environ["CLANKERS_DATABASE_URL"] = url
+    with running_daemon(other, HOME=str(other), **environ) as daemon, daemon.connect() as rpc:
         settled(rpc)
-        assert rpc.call("search", query="database connection retry")["hits"]
-        assert rpc.call("memory.search", query="deploy keys")["hits"]
         copied = finished(rpc, rpc.call("engine.copy", to=str(target))["jobId"])
+        assert rpc.call("search", query="database connection retry")["hits"]  # after the copy: searches are logged
+        assert rpc.call("memory.search", query="deploy keys")["hits"]
     original, back = apsw.Connection(str(home / "clankers/clankers.db")), apsw.Connection(str(target))
     for table in copied["rows"]:
         if table != "extracted_summaries":  # computed again by the daemon in between

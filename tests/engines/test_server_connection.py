@@ -8,14 +8,17 @@ from typing import Any
 
 import psycopg
 import pytest
+from helpers.ctl import ctl
 from helpers.daemon import RawConnection, running_daemon
 from helpers.documents import finished
 from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually
 
+from clankersd.db.connection import Extension
 from clankersd.db.errors import SchemaRefused, ServerGone
-from clankersd.db.postgres.connection import create_schema
+from clankersd.db.postgres.connection import PostgresDb, create_schema
+from clankersd.db.postgres.store import find_vector_extension
 from clankersd.hook_start import secure_environment
 
 pytestmark = [
@@ -64,6 +67,83 @@ def test_problem_says_what_is_wrong_with_the_server(server: PostgresServer) -> N
         with pytest.raises((SchemaRefused, ServerGone)) as refused:
             create_schema(url, "clankers")
         assert str(refused.value).partition(": ")[0] == problem
+
+
+def test_old_server_is_refused_with_the_version_to_upgrade_to(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.new_database()
+    monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", 140_011)
+    with pytest.raises(SchemaRefused) as refused:
+        create_schema(url, "clankers")
+    assert str(refused.value) == "the server is PostgreSQL 14, 15 is needed: upgrade it"
+    with psycopg.connect(url) as admin:
+        assert admin.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'clankers'").fetchone() is None
+    monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", 150_000)
+    create_schema(url, "clankers").close()
+
+
+def vector_extension(url: str) -> Extension:
+    """What is found out about pgvector when a daemon opens the database."""
+    connection = create_schema(url, "clankers")
+    try:
+        return find_vector_extension(PostgresDb(connection))
+    finally:
+        connection.close()
+
+
+def test_missing_pgvector_is_described_with_the_command_that_helps(server: PostgresServer) -> None:
+    url = server.new_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE plain LOGIN")  # it may not create extensions
+        admin.execute("CREATE SCHEMA clankers AUTHORIZATION plain")
+        found = vector_extension(url.replace("clankers@", "plain@"))
+        assert found.version is None
+        problem, _, advice = str(found.problem).partition(": ")
+        assert problem == "the extension pgvector is missing"
+        assert advice == "as superuser, run CREATE EXTENSION vector in this database"
+        admin.execute(advice.partition("run ")[2].partition(" in ")[0])
+    assert vector_extension(url.replace("clankers@", "plain@")).problem is None
+
+
+def test_server_without_pgvector_is_described_with_what_to_install(server: PostgresServer) -> None:
+    url = server.new_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        name = admin.info.dbname
+        admin.execute(f"ALTER DATABASE \"{name}\" SET extension_control_path = '/nowhere'")
+    found = vector_extension(url)
+    assert found.version is None
+    assert found.problem == (
+        "pgvector is not installed on the server: install 0.8 or newer there (see docs/scaling.md), "
+        "and as superuser run CREATE EXTENSION vector in this database"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "is_enough"), [("0.7.4", False), ("0.8.0", True), ("0.10.1", True), ("1.0.0", True)]
+)
+def test_pgvector_before_0_8_is_refused(server: PostgresServer, version: str, is_enough: bool) -> None:
+    url = server.new_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("CREATE EXTENSION vector")
+        admin.execute("UPDATE pg_extension SET extversion = %s WHERE extname = 'vector'", [version])
+    problem = f"pgvector is {version}, 0.8 is needed: install it, and run ALTER EXTENSION vector UPDATE"
+    assert vector_extension(url) == (Extension(version) if is_enough else Extension(None, problem))
+
+
+def test_daemon_says_what_to_do_about_an_old_pgvector(server: PostgresServer, home: Path) -> None:
+    url = server.new_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("CREATE EXTENSION vector")
+        admin.execute("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'")
+    with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon, daemon.connect() as rpc:
+        rpc.call("upsertMessage", message=message("m1", "s1", "found by its words"))
+        answer = rpc.call("search", query="words")
+        assert [hit["ref"]["messageId"] for hit in answer["hits"]] == ["m1"]
+        assert answer["mode"] == "keyword"
+        shown = ctl(daemon, "status").out
+        for text in (answer["degraded"], shown):
+            assert "pgvector is 0.7.4, 0.8 is needed: install it, and run ALTER EXTENSION vector UPDATE" in text
 
 
 def test_daemon_of_a_hook_takes_no_server_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,15 @@ def test_health_and_status_exit_4_when_the_daemon_cannot_store(shared_daemon: Da
     assert ctl(shared_daemon, "health").code == 0
 
 
+def test_health_and_status_say_why_there_is_no_vector_search(home: Path) -> None:
+    with running_daemon(home, HOME=str(home), CLANKERS_EMBEDDER="onnx") as daemon:
+        for name in ("health", "status"):
+            shown, told = ctl(daemon, name), ctl(daemon, name, "--json")
+            assert (shown.code, told.code) == (0, 0)
+            assert "● degraded: keyword search only: no ONNX model is set: set the model to a folder" in shown.out
+            assert told.json["degraded"] in shown.out
+
+
 # sessions
 
 

@@ -717,6 +717,26 @@ def test_reindex_survives_a_migration_that_has_nothing_to_do(home: Path) -> None
         assert finish(connection, job)["state"] == "done"
 
 
+def test_reindex_ends_when_a_backup_is_restored(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (daemon, connection, _):
+        fill(connection)
+        settled(connection)
+        backup = finish(connection, connection.call("backup.create")["jobId"])["result"]["path"]
+        behaviour.go_on.clear()
+        job = connection.call("reindex")["jobId"]
+        eventually(lambda: status(connection)["building"], "the new index is being made")
+        connection.call("backup.restore", path=backup)
+        behaviour.go_on.set()
+        done = finish(connection, job)
+        assert done["state"] == "failed"
+        assert done["error"] == "the database was opened again meanwhile; start the reindex again"
+        reindex(connection)
+        assert settled(connection)["live"]["vectors"] == 40
+        daemon.stop()
+        assert_nothing_is_left_over(daemon.database)
+
+
 def test_reindex_may_name_the_embedder(empty_index: RawConnection) -> None:
     fill(empty_index)
     reindex(empty_index, embedder="none")

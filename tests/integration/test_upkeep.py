@@ -144,6 +144,21 @@ def test_engine_copy_writes_a_file_that_only_the_owner_can_read(rpc: RawConnecti
     assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
 
 
+def test_engine_copy_to_an_older_copy_says_what_to_do(rpc: RawConnection, tmp_path: Path) -> None:
+    copies = {reason: tmp_path / f"{reason}.db" for reason in ("changed", "deleted")}
+    rpc.call("config.set", namespace="n", key="k", value="before")
+    for path in copies.values():
+        assert copy_to(rpc, path)["state"] == "done"
+    rpc.call("config.set", namespace="n", key="k", value="after")
+    changed = copy_to(rpc, copies["changed"])
+    rpc.call("config.delete", namespace="n", key="k")
+    deleted = copy_to(rpc, copies["deleted"])
+    assert (changed["state"], deleted["state"]) == ("failed", "failed")
+    advice = "what is in the target already stays as it is: copy to a new file or an empty schema"
+    assert changed["error"] == f"table config differs: some rows have other values; {advice}"
+    assert deleted["error"] == f"table config differs: 1 rows instead of 0; {advice}"
+
+
 @pytest.mark.parametrize("path", ["/tmp/" + "a" * 300, "/tmp/a\0b", "~nobody-of-this-name/notes"])
 def test_impossible_path_is_an_error_of_the_caller(rpc: RawConnection, path: str) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [

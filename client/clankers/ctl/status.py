@@ -49,8 +49,6 @@ def health(ctl: Ctl) -> None:
         if report.ok and report.longest_write_wait_ms > LONG_WAIT_MS:
             waited = report.longest_write_wait_ms / 1000
             echo(f"An event waited {waited:.1f} s to be stored within the last minute: see clankers-ctl logs.")
-        if report.degraded:
-            secho(f"  degraded: {one_line(report.degraded)}", fg="yellow")
         echo(_versions(report))
     sys.exit(0 if report.ok else EXIT_PROBLEM)
 
@@ -62,6 +60,8 @@ def _print_state(report: StatusReport | HealthReport) -> None:
         secho(f"● problem: {report.problem or 'events cannot be stored'}", fg="red", bold=True)
     for warning in report.warnings:
         secho(f"● warning: {one_line(warning)}", fg="yellow")
+    if report.degraded:
+        secho(f"● degraded: {one_line(report.degraded)}", fg="yellow")
 
 
 def _versions(report: StatusReport | HealthReport) -> str:

@@ -87,7 +87,10 @@ async def copy_to_engine(daemon: "Daemon", request: EngineCopy) -> JobStarted:
 
         try:
             return {"rows": await daemon.store.snapshot_read(copy)}
-        except (CopyDiffers, SchemaRefused, ServerGone) as error:
+        except CopyDiffers as error:
+            advice = "what is in the target already stays as it is: copy to a new file or an empty schema"
+            raise Conflict(f"{error}; {advice}") from error
+        except (SchemaRefused, ServerGone) as error:
             raise Conflict(str(error)) from error
         finally:
             stop.set()

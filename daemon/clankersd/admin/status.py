@@ -85,6 +85,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
     return StatusReport(
         ok=problem is None,
         problem=problem,
+        degraded=daemon.index.degraded,
         version=daemon.version,
         protocol=PROTOCOL,
         python_version=platform.python_version(),

@@ -59,7 +59,11 @@ def copy_rows(
         for table in tables:
             original, copy = _checksum(source, table), _checksum(target, table)
             if original != copy:
-                raise CopyDiffers(f"table {table.name} differs: {copy[0]:,} rows instead of {original[0]:,}")
+                has_same_count = original[0] == copy[0]
+                found = (
+                    "some rows have other values" if has_same_count else f"{copy[0]:,} rows instead of {original[0]:,}"
+                )
+                raise CopyDiffers(f"table {table.name} differs: {found}")
             copied[table.name] = copy[0]
     return copied
 

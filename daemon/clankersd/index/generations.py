@@ -146,8 +146,15 @@ def publish(db: Db, building: Generation) -> Generation:
 
 
 def drop_unfinished(db: Db) -> None:
-    """Mark as dropped the generation that a crash or a cancelled reindex left unfinished."""
+    """Mark as dropped the generation that a crash left unfinished."""
     db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'building'")
+
+
+def drop_building(db: Db, building: Generation) -> None:
+    """Mark as dropped the generation of a reindex that failed or was cancelled."""
+    db.execute(
+        "UPDATE index_generations SET state = 'dropped' WHERE state = 'building' AND id = :id", {"id": building.id}
+    )
 
 
 def remove_dropped(db: Db, max_chunks: int) -> bool:

@@ -179,6 +179,11 @@ class Index:
         if self.embedder is not None or self.problem is not None:
             self.woken.set()
 
+    def end_building(self, generation: Generation) -> None:
+        """Record that this generation is not built any more; another daemon may build one."""
+        if self.building is not None and self.building.id == generation.id:
+            self.building = None
+
     def can_embed(self, generation: Generation | None) -> bool:
         """Tell whether the embedder's vectors may be stored in this generation."""
         return (

@@ -72,11 +72,11 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
             await _rechunk_all(index, files, progress)
         index.wake()
         await _wait_for_vectors(index, queue, building, progress)
-        return await _publish(index)
+        return await _publish(index, building)
     except BaseException:
-        index.building = None
+        index.end_building(building)
         with anyio.CancelScope(shield=True):
-            await index.store.write(generations.drop_unfinished)
+            await index.store.write(lambda db: generations.drop_building(db, building))
         raise
     finally:
         with anyio.CancelScope(shield=True):
@@ -207,6 +207,7 @@ async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Gener
     total = 0
     last_pending, progressed_at = -1, anyio.current_time()
     while True:
+        _ensure_building(index.building, building)
         pending = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM index_backlog")))
         if building.identity.provider != "none":
             pending += await queue.count_pending(building)
@@ -226,13 +227,22 @@ async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Gener
     await progress(total, total)
 
 
-async def _publish(index: Index) -> dict[str, int]:
-    """Make the new generation the live one; raises Conflict if there are texts and none of them has a vector."""
-    building = index.building
-    if building is None:  # dropped by `Index.attach`
+def _ensure_building(current: Generation | None, building: Generation) -> Generation:
+    """Return the generation as it is now; raises Conflict if `Index.attach` has dropped it.
+
+    Another daemon that shares the tables may build one since then.
+    """
+    if current is None or current.id != building.id:
         raise Conflict("the database was opened again meanwhile; start the reindex again")
+    return current
+
+
+async def _publish(index: Index, building: Generation) -> dict[str, int]:
+    """Make the new generation the live one; raises Conflict if there are texts and none of them has a vector."""
+    building = _ensure_building(index.building, building)  # with the dimensions of a remote model
 
     def publish(db: Db) -> tuple[Generation, int, int]:
+        _ensure_building(generations.find(db, "building"), building)
         live = generations.publish(db, building)
         failed = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts >= :attempts"
         chunks = "SELECT count(*) FROM chunks WHERE chunking = :chunking"

@@ -27,10 +27,15 @@ CANCEL_WAIT_SECONDS = 5.0
 _SELECT = "SELECT id, kind, state, done, total, note, result_json, error, created_at, finished_at FROM jobs"
 _INSERT = "INSERT INTO jobs (id, kind, state, note, created_at) VALUES (:id, :kind, 'running', :note, :created_at)"
 _FINISH = """
-    UPDATE jobs SET state = :state, done = :done, total = :total, note = :note, result_json = :result_json,
-                    error = :error, finished_at = :finished_at
-    WHERE id = :id
+    INSERT INTO jobs (id, kind, state, done, total, note, result_json, error, created_at, finished_at)
+    VALUES (:id, :kind, :state, :done, :total, :note, :result_json, :error, :created_at, :finished_at)
+    ON CONFLICT (id) DO UPDATE SET
+        state = :state, done = :done, total = :total, note = :note, result_json = :result_json,
+        error = :error, finished_at = :finished_at
 """
+"""Inserts the job if a backup was restored since it began, which does not have it."""
+
+_STORED_FIELDS = ("id", "kind", "state", "done", "total", "note", "error", "created_at", "finished_at")
 _COUNT = """
     SELECT count(*) FROM jobs
     WHERE kind = :kind AND created_at > :since AND created_at <= :now
@@ -228,10 +233,10 @@ class Jobs:
         job.finished_at = clock.now()
         row = {
             "result_json": msgspec.json.encode(job.result).decode(),
-            **{name: getattr(job, name) for name in ("id", "state", "done", "total", "note", "error", "finished_at")},
+            **{name: getattr(job, name) for name in _STORED_FIELDS},
         }
         try:
-            await self._store.write(partial(_record_end, row, job.kind))
+            await self._store.write(partial(_record_end, row))
         except RpcError as error:
             log.error("job result not recorded", job_id=job.id, error=error.message)
         del self._running[job.id]
@@ -252,10 +257,10 @@ def _insert(row: dict[str, Any], db: Db) -> None:
     db.after_commit(Notification("job", "started", row["id"], {"kind": row["kind"], "state": "running"}))
 
 
-def _record_end(row: dict[str, Any], kind: str, db: Db) -> None:
+def _record_end(row: dict[str, Any], db: Db) -> None:
     db.execute(_FINISH, row)
     db.engine.unlock(db, f"job {row['id']}")
-    facts = {"kind": kind, "state": row["state"], "error": row["error"]}
+    facts = {"kind": row["kind"], "state": row["state"], "error": row["error"]}
     db.after_commit(Notification("job", row["state"], row["id"], facts))
 
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MAX_COMPARED = 20_000
 """Up to this many eligible vectors are all compared, in some 20 ms: of few that pass a filter, HNSW misses more."""
 
+MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
+"""Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
+
 INDEX_TABLES = frozenset(
     {
         "chunk_words",
@@ -185,7 +188,9 @@ class PostgresEngine(Engine):
         """Search the HNSW index, further until `k` eligible chunks are found; or compare all, if these are few."""
         counted = f"SELECT count(*) FROM (SELECT 1 FROM ({eligible}) AS eligible LIMIT {MAX_COMPARED + 1}) AS counted"
         is_exact = db.value(counted, params) <= MAX_COMPARED
-        order = "distance + 0" if is_exact else "embedding <=> :query::vector"  # the index does not know a sum
+        cast = index_cast(len(query) // 4)
+        # The index does not know a sum.
+        order = "distance + 0" if is_exact else f"embedding{cast} <=> :query::vector{cast}"
         sql = (
             f"SELECT rowid, distance FROM (SELECT rowid, embedding, embedding <=> :query::vector AS distance "
             f"FROM {table} WHERE rowid IN ({eligible})) AS found ORDER BY {order} LIMIT {k}"
@@ -360,6 +365,11 @@ class PostgresEngine(Engine):
             options = "" if table.startswith("chunk_vectors_") else "(FULL)"
             await store.run_exclusive(methodcaller("execute", f"VACUUM {options} {table}"))
         await progress(len(tables), len(tables))
+
+
+def index_cast(dims: int) -> str:
+    """Return the SQL that casts a vector to what the index holds: if it has many dimensions, 16-bit floats."""
+    return f"::halfvec({dims})" if MAX_INDEXED_DIMS < dims <= MAX_INDEXED_HALF_DIMS else ""
 
 
 def _index_due(db: "Db", index: str) -> None:

@@ -38,8 +38,8 @@ from clankersd.db.postgres.connection import (
     describe_server,
     owns_schema,
 )
-from clankersd.db.postgres.engine import PostgresEngine
-from clankersd.db.postgres.hnsw import MAX_INDEXED_HALF_DIMS, MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, build_index
+from clankersd.db.postgres.engine import MAX_INDEXED_HALF_DIMS, PostgresEngine
+from clankersd.db.postgres.hnsw import MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, IndexBuild
 from clankersd.db.postgres.pipeline import ServerConnection
 from clankersd.db.postgres.read_pool import ReadPool
 from clankersd.db.postgres.replica import Replica
@@ -113,6 +113,8 @@ class PostgresStore(Store):
         self.server_name = describe_server(server.url, server.schema)
         self._server_version: str | None = None
         self._indexed_vectors: set[str] = set()
+        """Tables of vectors that this daemon need not index any more."""
+
         self._pool = ReadPool(partial(self._connect_reader, server.url))
         self._replica = Replica() if server.read_url else None
         self._replica_pool = ReadPool(partial(self._connect_reader, server.read_url))
@@ -256,18 +258,26 @@ class PostgresStore(Store):
         """Build the HNSW index of a table with many vectors; few are compared faster than they are indexed.
 
         While many more are to come, it waits: to add them to the index takes longer than to build it with them.
+        If the daemon stops, the build is cancelled, and the next one replaces what it has left.
         """
         if table in self._indexed_vectors or dims > MAX_INDEXED_HALF_DIMS:
             return
-        counted = f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM index_queue)"
+        waiting_count = "SELECT count(*) FROM index_queue WHERE attempts = 0"  # others have failed, maybe for good
+        counted = f"SELECT (SELECT count(*) FROM {table}), ({waiting_count})"
         [(stored, waiting)] = await self.read(lambda db: db.tuples(counted))
         if stored < MIN_INDEXED_VECTORS or waiting > stored * MAX_WAITING_SHARE:
             return
-        started = time.monotonic()
-        connect_again = partial(connect, self._url, self._schema, self._hnsw)
-        if await anyio.to_thread.run_sync(build_index, connect_again, table, dims, self._hnsw):
-            log.info("vectors indexed", table=table, seconds=round(time.monotonic() - started, 1))
-        self._indexed_vectors.add(table)
+        if not await self.read(owns_schema):  # only the owner of a table may index it
+            self._indexed_vectors.add(table)
+            return
+        build = IndexBuild(partial(connect, self._url, self._schema, self._hnsw), table, dims, self._hnsw)
+        try:
+            if await anyio.to_thread.run_sync(build.run, abandon_on_cancel=True):
+                self._indexed_vectors.add(table)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(build.cancel)
+            raise
 
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` for as long as it takes: a vacuum or a migration may take hours."""
@@ -291,6 +301,7 @@ class PostgresStore(Store):
             pool.close()
 
     async def _open(self) -> None:
+        self._indexed_vectors.clear()  # another schema may be in its place, restored from a backup
         connection = PostgresConnection(partial(create_schema, self._url, self._schema, self._hnsw))
         await connection
         try:
@@ -393,6 +404,12 @@ def _to_json(value: Any) -> Any:
 def find_vector_extension(db: Db) -> Extension:
     """Return the version of pgvector, or the reason why there are no vectors."""
     version = db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+    if version is None and not db.value("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+        return Extension(
+            None,
+            "pgvector is not installed on the server: install 0.8 or newer there (see docs/scaling.md), "
+            "and as superuser run CREATE EXTENSION vector in this database",
+        )
     if version is None:
         return Extension(
             None, "the extension pgvector is missing: as superuser, run CREATE EXTENSION vector in this database"
