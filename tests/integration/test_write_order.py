@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import apsw
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection
@@ -20,6 +21,7 @@ from clankersd.db.file_guard import FileGuard
 
 pytestmark = pytest.mark.anyio
 
+WAIT_SECONDS = 30.0
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000000) SELECT count(*) FROM n"
 
@@ -249,14 +251,15 @@ def test_bulk_work_waits_while_a_commit_runs_its_statements() -> None:
 
 
 async def test_commit_that_ends_after_damage_was_found_does_not_hide_it(tmp_path: Path) -> None:
-    is_queued, is_recorded = threading.Event(), threading.Event()
+    is_reading, is_queued, is_recorded = threading.Event(), threading.Event(), threading.Event()
 
     def find_damage(_: Db) -> None:
-        is_queued.wait()
+        is_reading.set()
+        is_queued.wait(WAIT_SECONDS)
         raise apsw.CorruptError("a page is damaged")
 
     def slow_note(db: Db) -> None:
-        is_recorded.wait()
+        is_recorded.wait(WAIT_SECONDS)
         note("committed")(db)
 
     async def read() -> None:
@@ -265,7 +268,7 @@ async def test_commit_that_ends_after_damage_was_found_does_not_hide_it(tmp_path
 
     async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(read)
-        await anyio.wait_all_tasks_blocked()
+        await anyio.to_thread.run_sync(is_reading.wait, WAIT_SECONDS)
         tasks.start_soon(store.write, slow_note)
         await anyio.wait_all_tasks_blocked()
         is_queued.set()
