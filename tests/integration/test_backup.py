@@ -1,5 +1,6 @@
 """Backups are made while events are stored."""
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import anyio
 import apsw
 import pytest
 
+from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import Db, Store, backup
 
 pytestmark = pytest.mark.anyio
@@ -67,3 +69,32 @@ def test_backup_that_would_leave_no_space_for_events_is_not_begun(
     with pytest.raises(apsw.FullError, match="a backup needs"):
         backup.back_up(Db(raw), tmp_path, "manual")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_smaller_backup_copied_over_the_open_database_is_not_taken_for_a_truncated_file(tmp_path: Path) -> None:
+    """Every page of the database is cached, so that a truncated file would be replaced."""
+    database = Store(tmp_path / "a.db", tmp_path / "backups", "normal")
+    await database.open()
+
+    async def store(text: str) -> None:
+        await database.write(lambda db: db.execute("INSERT INTO event (text) VALUES (:text)", {"text": text}))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.run)
+        await database.write(lambda db: db.execute("CREATE TABLE event (text)"))
+        await store("before")
+        copy = await database.back_up("test")
+        await store("after" * 100_000)
+        await database.truncate_wal()
+        assert await database.run_exclusive(lambda db: db.value("PRAGMA integrity_check")) == "ok"
+        assert copy.stat().st_size < database.path.stat().st_size
+        shutil.copyfile(copy, database.path)
+        with pytest.raises(StorageUnavailable):
+            await store("refused")
+        await database.open()
+        await store("new")
+        texts = await database.read(lambda db: db.tuples("SELECT text FROM event"))
+        tasks.cancel_scope.cancel()
+    await database.close()
+    assert texts == [("before",), ("new",)]
+    assert [path.name for path in (tmp_path / "backups").glob("*rescued*")], "what was stored after it is kept"

@@ -10,7 +10,7 @@ import pytest
 
 from clankersd.db.backup import back_up
 from clankersd.db.connection import Db
-from clankersd.db.wal import new_generation, prepare_to_open, read_wal
+from clankersd.db.wal import is_complete, new_generation, prepare_to_open, read_wal
 
 
 @pytest.fixture
@@ -89,3 +89,16 @@ def test_wal_with_a_torn_header_or_no_commit_holds_nothing(db: Db, tmp_path: Pat
     assert read_wal(wal) is None
     wal.write_bytes(whole[:16] + b"\xff" * 8 + whole[24:])
     assert read_wal(wal) is None
+
+
+def test_file_is_complete_unless_it_lacks_pages_of_its_header(tmp_path: Path) -> None:
+    database = tmp_path / "a.db"
+    raw = apsw.Connection(str(database))
+    raw.execute("CREATE TABLE event (text); INSERT INTO event VALUES (zeroblob(100000))")
+    raw.close()
+    whole = database.read_bytes()
+    assert is_complete(database)
+    for damaged in (whole[: len(whole) // 2], whole[:4096], whole[:100], b"", b"not a database " * 1000):
+        database.write_bytes(damaged)
+        assert not is_complete(database)
+    assert not is_complete(tmp_path / "missing.db")

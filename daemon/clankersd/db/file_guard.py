@@ -288,7 +288,8 @@ class FileGuard:
         elif not (current.is_same_database(opened) and wal_is_complete):
             # File and WAL do not fit together any more, so nothing is written; `wal.prepare_to_open` decides.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            if current.database_bytes < opened.database_bytes or current.is_same_database(opened):  # truncated
+            is_shorter = current.database_bytes < opened.database_bytes and not self._is_complete_copy(db)
+            if is_shorter or current.is_same_database(opened):  # truncated
                 # Of a WAL with a hole any page may be missing, of a short file those beyond its end.
                 pages_in_file = current.database_bytes // self._page_bytes if wal_is_complete else 0
                 self._replacement = self._rescue(db, pages_in_file)
@@ -368,6 +369,10 @@ class FileGuard:
             return False
         ours = wal.read_stamp(db)
         return on_disk.generation in (ours.generation, ours.previous)
+
+    def _is_complete_copy(self, db: Db) -> bool:
+        """Tell a database that was copied over ours, such as a smaller backup, from our file cut short."""
+        return wal.is_complete(self.path) and not self._has_our_stamp(db)
 
     def _rescue(self, db: Db, pages_in_file: int | None = None) -> Path | None:
         """Save everything this connection can still read as a backup.

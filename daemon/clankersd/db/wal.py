@@ -11,6 +11,7 @@ files. Copies made by `backup.py` get a generation of their own.
 import os
 import secrets
 import struct
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,13 +119,22 @@ def read_header(database: Path) -> tuple[Stamp, int]:
 
     Reads through SQLite: opening and closing the file otherwise would drop the locks of this process's connections.
     """
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    raw = apsw.Connection(f"{database.absolute().as_uri()}?immutable=1", flags=flags)
-    try:
+    with closing(_open_without_wal(database)) as raw:
         raw.pragma("writable_schema", 1)  # otherwise a file that a checkpoint has not yet extended is refused
         return read_stamp(Db(raw)), raw.pragma("page_size")
-    finally:
-        raw.close()
+
+
+def _open_without_wal(database: Path) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(f"{database.absolute().as_uri()}?immutable=1", flags=flags)
+
+
+def is_complete(database: Path) -> bool:
+    """Return True if a database file has all the pages that its header counts."""
+    with suppress(apsw.Error, OSError), closing(_open_without_wal(database)) as raw:
+        # SQLite refuses a file that is shorter than its header says.
+        return 0 < raw.pragma("page_count") * raw.pragma("page_size") == database.stat().st_size
+    return False
 
 
 def read_wal(path: Path) -> WalContents | None:
