@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import eventually
 
 
 def finished(connection: RawConnection, job_id: str) -> dict[str, Any]:
@@ -45,10 +46,13 @@ def test_progress_is_told_to_the_connection_that_began_the_job(rpc: RawConnectio
     job_id = rpc.call("db.check")["jobId"]
     job = finished(rpc, job_id)
     assert job["result"] == {"ok": True, "problems": []}
-    rpc.call("health")
-    told = [note["params"] for note in rpc.notifications if note["method"] == "$/progress"]
-    assert told[-1] == job
-    assert {note["id"] for note in told} == {job_id}
+
+    def told() -> list[dict[str, Any]]:
+        rpc.call("health")  # reads what was sent before its reply
+        return [note["params"] for note in rpc.notifications if note["method"] == "$/progress"]
+
+    eventually(lambda: told()[-1:] == [job], "the end of the job is told")
+    assert {note["id"] for note in told()} == {job_id}
 
 
 def test_job_is_cancelled_between_two_of_its_steps(rpc: RawConnection) -> None:
