@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test-postgres postgres-try bench-postgres soak bench-backup bench-status lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
+.PHONY: test-postgres postgres-try bench-postgres soak bench-backup bench-status lock licences test-lowest audit run test check lint types pytest e2e bench bench-import bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -61,6 +61,10 @@ bench-postgres: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench
+
+# How fast the history of a harness is imported: SESSIONS of 100 turns.
+bench-import: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m tests.bench.imports $(if $(SESSIONS),--sessions $(SESSIONS))
 
 bench-hook: $(VENV)/installed
 	$(BIN)/python -m tests.bench.hook
