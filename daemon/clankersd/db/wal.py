@@ -133,7 +133,7 @@ def is_complete(database: Path) -> bool:
     """Return True if a database file has all the pages that its header counts."""
     with suppress(apsw.Error, OSError), closing(_open_without_wal(database)) as raw:
         # SQLite refuses a file that is shorter than its header says.
-        return 0 < raw.pragma("page_count") * raw.pragma("page_size") == database.stat().st_size
+        return bool(0 < raw.pragma("page_count") * raw.pragma("page_size") == database.stat().st_size)
     return False
 
 
