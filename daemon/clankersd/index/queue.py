@@ -33,10 +33,13 @@ MAX_YIELD_SECONDS = 0.5
 PROVIDERS_WITHOUT_CACHE = ("static",)
 """Embedders that make a vector faster than it is found in the cache."""
 
+# The queue first: PostgreSQL would read all chunks up to the first that waits, for each batch of a large import.
 _PENDING = f"""
     SELECT chunk, {CHUNK_TEXT} AS text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
-    FROM index_queue JOIN chunks ON chunks.id = chunk
-    WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
+    FROM (
+        SELECT chunk FROM index_queue WHERE generation = :generation AND attempts < :attempts
+        ORDER BY chunk LIMIT :limit
+    ) AS waiting CROSS JOIN chunks ON chunks.id = chunk ORDER BY chunk
 """
 _REMOVE = """
     DELETE FROM index_queue WHERE generation = :generation AND chunk IN (SELECT value FROM json_each(:chunks))
