@@ -178,31 +178,31 @@ class UngroupedDaemon(DaemonProcess):
         return self
 
 
-def measure_grouping(grouped: DaemonProcess, folder: Path) -> tuple[Row, Row]:
-    """64 connections with group commit and without, in turns, so that the machine's moods touch both."""
-    home = folder / "ungrouped"
-    home.mkdir()
-    ungrouped = UngroupedDaemon(home, **NO_EMBEDDER)
-    together, apart = [], []
+def measure_grouping(folder: Path) -> tuple[Row, Row]:
+    """64 connections with group commit and without, in turns, so that the machine's moods touch both.
+
+    Both begin with an empty database, as the bare loop does: in a large one each event writes to more pages.
+    """
+    homes = folder / "grouped", folder / "ungrouped"
+    for home in homes:
+        home.mkdir()
+    grouped, ungrouped = DaemonProcess(homes[0], **NO_EMBEDDER), UngroupedDaemon(homes[1], **NO_EMBEDDER)
+    together: list[Row] = []
+    apart: list[Row] = []
+    measured = (
+        (grouped, "clankersd, 64 connections", together),
+        (ungrouped, "clankersd, a commit each, 64 connections", apart),
+    )
     try:
-        ungrouped.start()
-        assert grouped.process
-        assert ungrouped.process
+        for daemon, _, _ in measured:
+            daemon.start()
         for _ in range(TURNS):
-            together.append(
-                load(grouped.socket_path, grouped.process.pid, "clankersd, 64 connections", "persistent", 64)
-            )
-            apart.append(
-                load(
-                    ungrouped.socket_path,
-                    ungrouped.process.pid,
-                    "clankersd, a commit each, 64 connections",
-                    "persistent",
-                    64,
-                )
-            )
+            for daemon, what, rows in measured:
+                assert daemon.process
+                rows.append(load(daemon.socket_path, daemon.process.pid, what, "persistent", 64))
     finally:
-        ungrouped.close()
+        for daemon, _, _ in measured:
+            daemon.close()
     return middle(together), middle(apart)
 
 
@@ -258,8 +258,8 @@ def main() -> int:
             assert daemon.process
             idle = rss(daemon.process.pid)
             alone, eight, *rest = measure_daemon(daemon)
-            grouped, ungrouped = measure_grouping(daemon, folder)
             loaded = rss(daemon.process.pid)
+        grouped, ungrouped = measure_grouping(folder)
         bare_alone = rows_loop(folder / "rows-alone.db", 1, SECONDS)
         bare_together = rows_loop(folder / "rows-together.db", 64, SECONDS)
         baselines = [ungrouped, *measure_loops(folder), *measure_servers(folder)]
