@@ -4,6 +4,7 @@ It reads tasks from its standard input and writes an answer to each to its stand
 length. Each task opens its own read-only connection, so an idle process holds neither a lock nor a snapshot.
 """
 
+import importlib
 import math
 import resource
 import signal
@@ -17,7 +18,6 @@ import msgspec
 
 from clankers_protocol.errors import QueryRefused
 from clankers_protocol.framing import MAX_FRAME
-from clankersd.admin.readonly_sql import query_file
 from clankersd.db.errors import STORAGE_ERRORS, describe_error
 from clankersd.resource_limits import limit_resources
 
@@ -69,6 +69,7 @@ Answer = Result | Refused | TimedOut | Unreadable
 
 def main() -> None:
     """Answer tasks until the daemon closes the pipe."""
+    importlib.import_module("clankersd.admin.readonly_sql")  # before the first task, whose time is limited
     apsw.hard_heap_limit(MAX_HEAP_BYTES)
     limit_resources({resource.RLIMIT_AS: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: MAX_TEMPORARY_BYTES})
     tasks, answers = sys.stdin.buffer, sys.stdout.buffer
@@ -85,6 +86,8 @@ def main() -> None:
 
 
 def _run(task: Task) -> Answer:
+    from clankersd.admin.readonly_sql import query_file  # the daemon imports this module for its types
+
     try:
         rows = query_file(Path(task.path), task.sql, task.limit, task.seconds)
         # As many rows as fit into one frame: escaped text takes up to six times its length.
