@@ -13,7 +13,7 @@ from helpers.hostile_texts import HOSTILE, repeated
 from rich.console import Console
 from rich.table import Table
 
-from clankersd.redaction.engine import redact
+from clankersd.redaction import engine
 
 CHARACTERS = 200_000
 TURNS = 3
@@ -31,6 +31,13 @@ def ordinary() -> dict[str, str]:
     return {"source code": code, "markdown": prose, "log lines": lines}
 
 
+def redact_anew(text: str) -> None:
+    """Redact a text as one that was never seen: texts without secrets are remembered, and not searched again."""
+    engine._clean_texts.clear()
+    engine._clean_words.clear()
+    engine.redact(text)
+
+
 def best_seconds(action: Callable[[str], object], text: str) -> float:
     times = []
     for _ in range(TURNS):
@@ -46,7 +53,7 @@ def main() -> None:
     texts |= {repr(piece)[:40]: repeated(piece, CHARACTERS) for piece in HOSTILE}
     for name, text in texts.items():
         megabytes = len(text.encode()) / 1e6
-        own, scan = best_seconds(redact, text), best_seconds(_WORDS.findall, text)
+        own, scan = best_seconds(redact_anew, text), best_seconds(_WORDS.findall, text)
         table.add_row(name, f"{megabytes / own:.1f}", f"{megabytes / scan:.0f}", f"{own / scan:.0f}")
     console.print(table)
 

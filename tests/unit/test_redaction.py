@@ -1,6 +1,7 @@
 """Secrets are found and marked; what only looks like one is left alone. Both rates are measured on a made corpus."""
 
 import base64
+import itertools
 import json
 import random
 import string
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.redaction import engine
+from clankersd.redaction import contexts, engine
 from clankersd.redaction.engine import redact, redact_all, truncate
 from clankersd.redaction.secret import Secret
 
@@ -339,3 +340,13 @@ def test_text_with_secrets_is_searched_once_if_it_comes_twice(monkeypatch: pytes
     first, second = redact(text), redact(text)
     assert first == second == (text.replace("Tr0ub4dor77y", "[redacted:password]"), {"password": 1})
     assert len(searched) == 1
+
+
+def test_anchors_are_found_by_the_automaton_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert contexts._AUTOMATON is not None
+    texts = [anchor + b"x" + other for anchor, other in itertools.pairwise(contexts._ANCHORS)]
+    texts += [b"", b"nothing", b"\xff\xfepass\x00word: ", b"".join(contexts._ANCHORS)]
+    by_automaton = [contexts._find_anchors(text) for text in texts]
+    monkeypatch.setattr(contexts, "_AUTOMATON", None)
+    assert by_automaton == [contexts._find_anchors(text) for text in texts]
+    assert by_automaton[-1] == contexts._ANCHORS

@@ -1,8 +1,9 @@
 """Find values that are recognised by the text around them, by the rules `CONTEXTS`."""
 
+import importlib
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from clankersd.redaction.checks import CHECKS, Check, is_reference
 from clankersd.redaction.lazy_pattern import LazyPattern
@@ -16,42 +17,8 @@ class _Context(NamedTuple):
     kind: str
 
 
-_GATES = (
-    b"</key>",
-    b"cookie",
-    b"credential",
-    b"from-literal",
-    b"variable",
-    b".com/",
-    b" -",
-    b"$",
-    b"pass",
-    b"key",
-    b"token",
-    b"secret",
-    b"sess",
-    b"hooks",
-    b"ldap",
-    b"login",
-    b"auth",
-    b"user",
-    b"set",
-    b"(",
-    b"",
-)
-"""Parts of many anchors: if a text has no such part, none of those anchors is searched for."""
-
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
-"""Bytes of nearly every text. An anchor with other bytes, as `=` or `:`, is searched only in texts that have them."""
-
-_Anchors = list[tuple[bytes, list[_Context]]]
-
-
-def _gate_contexts() -> list[tuple[bytes, frozenset[int], list[tuple[frozenset[int], _Anchors]]]]:
-    """Group the rules by gate, each anchor on its own: a pattern that begins with a literal is searched much faster.
-
-    Returns for each gate the bytes beside letters that all of its anchors need, and the anchors by what they need.
-    """
+def _contexts_by_anchor() -> dict[bytes, list[_Context]]:
+    """Group the rules by anchor, each on its own: a pattern that begins with a literal is searched much faster."""
     by_anchor: dict[bytes, list[_Context]] = {}
     for rule in CONTEXTS:
         for anchor in rule.anchors:
@@ -59,27 +26,41 @@ def _gate_contexts() -> list[tuple[bytes, frozenset[int], list[tuple[frozenset[i
             before = f"(?<!{rule.unless_after}{escaped})" if rule.unless_after else ""
             pattern = LazyPattern(f"{escaped}{before}{rule.pattern}".encode(), re.M)
             by_anchor.setdefault(anchor.encode(), []).append(_Context(pattern, CHECKS[rule.check], rule.kind))
-    gated: dict[bytes, dict[frozenset[int], _Anchors]] = {}
-    for literal, contexts in by_anchor.items():
-        groups = gated.setdefault(next(gate for gate in _GATES if gate in literal), {})
-        groups.setdefault(frozenset(literal.translate(None, _LETTERS)), []).append((literal, contexts))
-    return [(gate, frozenset.intersection(*groups), list(groups.items())) for gate, groups in gated.items()]
+    return by_anchor
 
 
-_CONTEXTS = _gate_contexts()
+def _make_automaton(anchors: Iterable[bytes]) -> Any:
+    """Return an Aho-Corasick automaton, which finds all anchors in one pass; None where its library is missing.
+
+    It works on characters: decoded as Latin-1, each is a byte.
+    """
+    try:
+        automaton = importlib.import_module("ahocorasick").Automaton()
+    except Exception:  # missing, or built for another processor
+        return None
+    for number, anchor in enumerate(anchors):
+        automaton.add_word(anchor.decode("latin-1"), number)
+    automaton.make_automaton()
+    return automaton
+
+
+_BY_ANCHOR = _contexts_by_anchor()
+_ANCHORS = list(_BY_ANCHOR)
+_AUTOMATON = _make_automaton(_ANCHORS)
 
 
 def find_in_context(data: bytes, lowered: bytes) -> Iterator[Secret]:
-    """Find values by their context. An anchor is searched for only if its gate and its rarer bytes occur."""
-    signs = frozenset(lowered.translate(None, _LETTERS))
-    for gate, needed_by_all, groups in _CONTEXTS:
-        if needed_by_all <= signs and gate in lowered:
-            for needed, anchors in groups:
-                if needed <= signs:
-                    for anchor, contexts in anchors:
-                        if anchor in lowered:
-                            for context in contexts:
-                                yield from _match_context(context, data, lowered)
+    """Find values by their context: a rule is applied if one of its anchors occurs."""
+    for anchor in _find_anchors(lowered):
+        for context in _BY_ANCHOR[anchor]:
+            yield from _match_context(context, data, lowered)
+
+
+def _find_anchors(lowered: bytes) -> list[bytes]:
+    """Return the anchors that occur in a text, in the order of the rules."""
+    if _AUTOMATON is None:
+        return [anchor for anchor in _ANCHORS if anchor in lowered]
+    return [_ANCHORS[number] for number in sorted({number for _, number in _AUTOMATON.iter(lowered.decode("latin-1"))})]
 
 
 def _match_context(context: _Context, data: bytes, lowered: bytes) -> Iterator[Secret]:
