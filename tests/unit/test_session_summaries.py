@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from clankersd.db.migrations import migrated_in_memory
 from clankersd.memories.extraction.rules import SessionMessage, ToolCall
+from clankersd.recall.summaries import service
 from clankersd.recall.summaries.extract import MAX_SUMMARY_CHARACTERS, SessionRows, Summary, changed_files, extract
 
 
@@ -121,3 +123,11 @@ def test_summary_with_long_parts_and_many_files_keeps_its_limit(number: int) -> 
     assert "implementation_0.py" in shown
     named = shown.count("implementation_")
     assert named == number or f"and {number - named} more." in shown
+
+
+def test_session_that_just_ended_is_summarized_before_an_imported_history() -> None:
+    db = migrated_in_memory()
+    for name, at in (("a-history", 1), ("b-just-now", 3), ("c-history", 2)):
+        row = {"id": name, "at": at}
+        db.execute("INSERT INTO sessions (id, created_at, updated_at, ended_at) VALUES (:id, :at, :at, :at)", row)
+    assert [row[0] for row in db.tuples(service._DUE)] == ["b-just-now", "c-history", "a-history"]

@@ -29,8 +29,14 @@ MAX_MESSAGES = 100
 MAX_PROMPTS = 5
 MAX_DUE = 200
 
+PAUSE_FACTOR = 4
+"""After a summary, the next one waits for this many times as long as it took: after the import of a history thousands
+are due, and searches need the processor."""
+
+# The newest first: a session that just ended is asked for before those of an imported history.
 _DUE = f"""
-    SELECT session_id, requested FROM extracted_summaries WHERE computed < requested ORDER BY session_id LIMIT {MAX_DUE}
+    SELECT session_id, requested FROM extracted_summaries JOIN sessions ON sessions.id = session_id
+    WHERE computed < requested ORDER BY sessions.updated_at DESC, session_id LIMIT {MAX_DUE}
 """
 _REQUEST_QUIET = """
     INSERT INTO extracted_summaries (session_id)
@@ -98,7 +104,9 @@ class Summaries:
         due: dict[str, int] = dict(await self._store.read(lambda db: db.tuples(_DUE)))
         for session_id, requested in due.items():
             if self._requested.get(session_id) == requested:
+                started = anyio.current_time()
                 await self._summarize(session_id, requested)
+                await anyio.sleep(PAUSE_FACTOR * (anyio.current_time() - started))
         self._requested = due
 
     async def _summarize(self, session_id: str, requested: int) -> None:
