@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = ("Install", "First result", "Step by step", "Try it without installing anything")
-NOT_HERE = ("make run", "clankers-ctl service install", "uv tool install")
-"""Commands of the README that would change this machine, or that this script replaces by its own steps."""
+NOT_HERE = ("make ", "clankers-ctl service install", "uv tool install")
+"""Commands of the README that need a checkout, would change this machine, or are replaced here by other steps."""
 
 
 def main() -> None:
