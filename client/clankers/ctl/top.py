@@ -57,14 +57,14 @@ def top(ctl: Ctl, interval: float, count: int | None) -> None:
             for update in _updates(client, previous, interval, count):
                 print_json(update | {"events": list(events)})
             return
-        from rich.live import Live  # slow to load
-
         console = rich_console()
         if not console.is_terminal:
             for update in _updates(client, previous, interval, count):
                 console.print(_render(update, list(events), interval))
                 echo("")
             return
+        from rich.live import Live  # slow to load
+
         with Live(console=console, screen=True, auto_refresh=False) as live:
             try:
                 for update in _updates(client, previous, interval, count):
