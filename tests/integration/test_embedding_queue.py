@@ -9,7 +9,7 @@ from clankersd.db import Db, Store
 from clankersd.embedders.base import EmbedderSettings, Outcome
 from clankersd.embedders.local import LocalEmbedder
 from clankersd.index.chunks import Owner, replace_chunks
-from clankersd.index.index import Index
+from clankersd.index.index import Index, chunk_inline
 from clankersd.index.queue import EmbeddingQueue
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def test_finish_pending_does_not_wait_for_what_is_stored_after_it(
     async def store_text(text: str) -> None:
         def change(db: Db) -> None:
             file = db.value(_ADD_FILE, {"path": text})
-            for chunked in index.chunk_text(text) or ():
+            for chunked in chunk_inline(text, index.chunkings()) or ():
                 replace_chunks(db, Owner("file_id", file, "memory", text, 0), chunked)
 
         await store.write(change)

@@ -15,7 +15,7 @@ from clankersd.index import generations, reindex
 from clankersd.index.chunks import Owner, replace_chunks
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.generations import Generation
-from clankersd.index.index import Index
+from clankersd.index.index import Index, chunk_inline
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.wire.jobs import Progress
 
@@ -35,7 +35,7 @@ async def index(tmp_path: Path) -> AsyncIterator[Index]:
 
     def add_text(db: Db) -> None:
         file = db.value(_ADD_FILE, {"path": "notes.md"})
-        for chunked in made.chunk_text("a text about gardens") or ():
+        for chunked in chunk_inline("a text about gardens", made.chunkings()) or ():
             replace_chunks(db, Owner("file_id", file, "memory", "notes.md", 0), chunked)
 
     await store.open()

@@ -1,14 +1,13 @@
 """The process that runs `query`: started by query_pool.py, and killed by it when a statement does not end in time.
 
-It reads tasks from its standard input and writes an answer to each to its standard output; every message follows its
-length. Each task opens its own read-only connection, so an idle process holds neither a lock nor a snapshot.
+It reads tasks from its standard input and writes an answer to each to its standard output. Each task opens its own
+read-only connection, so an idle process holds neither a lock nor a snapshot.
 """
 
 import importlib
 import math
 import resource
 import signal
-import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -19,15 +18,12 @@ import msgspec
 from clankers_protocol.errors import QueryRefused
 from clankers_protocol.framing import MAX_FRAME
 from clankersd.db.errors import STORAGE_ERRORS, describe_error
-from clankersd.resource_limits import limit_resources
+from clankersd.processes.child import limit_resources, read_messages, write_message
 
 MAX_HEAP_BYTES = 256 * 1024 * 1024
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 MAX_TEMPORARY_BYTES = 1024 * 1024 * 1024
 MAX_JSON_BYTES = MAX_FRAME - 1024 * 1024
-READY = b"\x00\x00\x00\x00"
-"""Written once the process can take tasks: an empty message."""
-
 ALARM_DELAY_SECONDS = 5
 """Time after the deadline before the process ends itself, in case the daemon is gone and cannot kill it."""
 
@@ -72,16 +68,12 @@ def main() -> None:
     importlib.import_module("clankersd.admin.readonly_sql")  # before the first task, whose time is limited
     apsw.hard_heap_limit(MAX_HEAP_BYTES)
     limit_resources({resource.RLIMIT_AS: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: MAX_TEMPORARY_BYTES})
-    tasks, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
-        answers.write(READY)
-        answers.flush()
-        while head := tasks.read(4):
-            task = msgspec.msgpack.decode(tasks.read(struct.unpack(">I", head)[0]), type=Task)
+        write_message(sys.stdout.buffer, b"")  # it can take tasks now
+        for message in read_messages(sys.stdin.buffer):
+            task = msgspec.msgpack.decode(message, type=Task)
             signal.alarm(math.ceil(task.seconds) + ALARM_DELAY_SECONDS)
-            data = msgspec.msgpack.encode(_run(task))
-            answers.write(struct.pack(">I", len(data)) + data)
-            answers.flush()
+            write_message(sys.stdout.buffer, msgspec.msgpack.encode(_run(task)))
             signal.alarm(0)
 
 

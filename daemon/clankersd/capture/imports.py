@@ -4,6 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 import structlog
 
 from clankers_protocol.admin import JobStarted
@@ -12,13 +13,14 @@ from clankers_protocol.errors import InvalidParams, RpcError
 from clankersd import clock
 from clankersd.capture import opt_out
 from clankersd.capture.apply import apply_unless_paused
-from clankersd.capture.events import SessionInactive
 from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.harnesses.base import Harness, PastSession
+from clankersd.capture.history_reader import HistoryReader, SessionPart
 from clankersd.capture.pause import Pauses
-from clankersd.capture.prepared import PreparedEvent, prepare_event
-from clankersd.capture.transcripts import Piece, Position, prepare_complete, record_position
+from clankersd.capture.prepared import PreparedEvent
+from clankersd.capture.transcripts import Piece, record_position
 from clankersd.db import Db
+from clankersd.db.group_commit import Change
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
 
 EVENTS_PER_CHANGE = 16
 """Events that are stored together before single events of others get their turn."""
-
-INACTIVE_AFTER_MS = 3_600_000
-"""A session whose file has not changed for this long has ended."""
 
 TABLES = {
     "sessions": "sessions",
@@ -72,66 +71,70 @@ class _Import:
         self._request = request
         self._harness = harness
         self._new: dict[str, set[str]] = {name: set() for name in TABLES}
-        self._files = self._redacted = self._malformed = self._opted_out = self._unreadable = 0
+        self._redacted = self._malformed = 0
+        self._unreadable: set[PastSession] = set()
+        self._stored_pieces: list[Piece] = []
+        """Pieces of transcripts whose events are stored; that they were read is recorded with the next events."""
 
     async def run(self, progress: Progress) -> ImportSummary:
         """Import every past session, oldest first."""
         assert self._harness.find_history
-        roots = data_folders(self._harness, self._daemon.config.transcript_folders)
-        since = clock.to_ms(self._request.since) or 0
-        sessions = await anyio.to_thread.run_sync(self._harness.find_history, roots, since)
-        for done, past in enumerate(sessions):
-            await progress(done, len(sessions), past.label)
-            if past.project and opt_out.is_opted_out(past.project):
-                self._opted_out += 1
-                continue
-            try:
-                await self._import_session(past)
-                self._files += 1
-            except RpcError:
-                raise
-            except Exception as error:  # the other sessions are imported all the same
-                log.warning("history not read", problem=repr(error))
-                self._unreadable += 1
+        daemon, request = self._daemon, self._request
+        roots = data_folders(self._harness, daemon.config.transcript_folders)
+        found = await anyio.to_thread.run_sync(self._harness.find_history, roots, clock.to_ms(request.since) or 0)
+        sessions = [past for past in found if not past.project or not opt_out.is_opted_out(past.project)]
+        reader = HistoryReader(daemon.index, self._harness.name, [str(root) for root in roots])
+        async with reader.parts(sessions) as parts:
+            done = 0
+            async for part in parts:
+                await progress(done, len(sessions), part.session.label)
+                await self._store_part(part)
+                done += part.is_last
+        await self._store([])
         await progress(len(sessions), len(sessions), "done")
-        self._daemon.index.wake()
+        daemon.index.wake()
         return ImportSummary(
-            harness=self._request.harness,
-            dry_run=self._request.dry_run,
-            files=self._files,
+            harness=request.harness,
+            dry_run=request.dry_run,
+            files=len(sessions) - len(self._unreadable),
             redacted=self._redacted,
             malformed=self._malformed,
-            opted_out=self._opted_out,
-            unreadable=self._unreadable,
+            opted_out=len(found) - len(sessions),
+            unreadable=len(self._unreadable),
             folders=[str(root) for root in roots],
             **{name: len(ids) for name, ids in self._new.items()},
         )
 
-    async def _import_session(self, past: PastSession) -> None:
-        if self._harness.read_history:
-            await self._store(await anyio.to_thread.run_sync(self._read_history, past))
-        else:
-            position = Position(str(past.path), self._harness.name, past.session_id)
-            await self._daemon.transcripts.read(position, self._store_piece)
-        if not self._request.dry_run:
-            self._daemon.files.add_project(past.project)  # its memory files are history, too
-        if clock.now() - past.updated_at > INACTIVE_AFTER_MS:
-            await self._store([prepare_event(self._daemon.index, SessionInactive(past.session_id))])
+    async def _store_part(self, part: SessionPart) -> None:
+        self._malformed += part.malformed
+        session = part.session
+        try:
+            if part.events:
+                await self._store(self._with_current_chunks(part))
+            if part.piece and not self._request.dry_run:
+                self._stored_pieces.append(part.piece)
+            problem = part.problem
+        except RpcError:
+            raise
+        except Exception as error:  # the other sessions are imported all the same
+            problem = repr(error)
+        if problem:
+            log.warning("history not read", path=str(session.path), problem=problem)
+            self._unreadable.add(session)
+        elif part.is_last and not self._request.dry_run:
+            self._daemon.files.add_project(session.project)  # its memory files are history, too
 
-    def _read_history(self, past: PastSession) -> list[PreparedEvent]:
-        assert self._harness.read_history
-        history = self._harness.read_history(past)
-        self._malformed += history.malformed
-        return prepare_complete(self._daemon.index, history.events)
-
-    async def _store_piece(self, piece: Piece) -> None:
-        self._malformed += piece.malformed
-        await self._store(piece.events)
-        if not self._request.dry_run:
-            await self._daemon.store.write(lambda db: record_position(db, piece), bulk=True)
+    def _with_current_chunks(self, part: SessionPart) -> list[PreparedEvent]:
+        """Return the events; if the index is chunked in another way by now, their texts are chunked later."""
+        if part.chunkings == self._daemon.index.chunkings("sessions"):
+            return part.events
+        return [msgspec.structs.replace(event, chunks=None) for event in part.events]
 
     async def _store(self, events: list[PreparedEvent]) -> None:
-        changes = [
+        """Store events, and how far transcripts were read before them."""
+        changes: list[Change] = [partial(_record_position, piece=piece) for piece in self._stored_pieces]
+        self._stored_pieces.clear()
+        changes += [
             partial(
                 _apply_and_count,
                 events=events[start : start + EVENTS_PER_CHANGE],
@@ -150,6 +153,11 @@ class _Import:
             self._redacted += redacted
             for name, ids in new.items():
                 self._new[name].update(ids)
+
+
+def _record_position(db: Db, piece: Piece) -> tuple[dict[str, list[str]], int]:
+    record_position(db, piece)
+    return {}, 0
 
 
 def _apply_and_count(

@@ -1,6 +1,6 @@
 """Preparation of captured events: check, redact and chunk them outside the transaction, since that takes time."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,7 +31,6 @@ from clankersd.capture.events import (
 )
 from clankersd.db.commit_priority import yield_to_commits
 from clankersd.index.chunks import ChunkedText
-from clankersd.index.index import Index
 from clankersd.index.messages import has_subject
 from clankersd.projects import Folder, find_folder
 from clankersd.redaction.engine import redact, redact_all, truncate
@@ -84,7 +83,18 @@ class PreparedEvent(msgspec.Struct, frozen=True):
     is_indexed: bool = False
 
 
-def prepare_event(index: Index, event: CapturedEvent, at: int | None = None) -> PreparedEvent:
+class PreparingIndex(Protocol):
+    """What preparing an event needs of the index."""
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+    @property
+    def max_tool_output_chars(self) -> int: ...
+    def chunk_message(self, text: str) -> list[ChunkedText] | None: ...
+    def add_speaker(self, role: str | None) -> None: ...
+
+
+def prepare_event(index: PreparingIndex, event: CapturedEvent, at: int | None = None) -> PreparedEvent:
     """Redact and chunk an event; raises RpcError for one that cannot be stored.
 
     `at` is when it happened, for an event that has no time of its own: a spooled one arrives later.
@@ -100,7 +110,7 @@ def prepare_event(index: Index, event: CapturedEvent, at: int | None = None) -> 
             if event.identity is not None:
                 row["digest"] = text_digest(text)
             index.add_speaker(row["role"])
-            chunks = index.chunk_text(text, "sessions") if text else None
+            chunks = index.chunk_message(text) if text else None
             return PreparedEvent(event, row["session_id"], row, redactions, chunks)
         case ToolReported():
             limit, tool = index.max_tool_output_chars, event.tool

@@ -5,7 +5,7 @@ Only regular files below the harness's own folders are opened, and never through
 
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,9 +21,8 @@ from clankersd.capture.events import CapturedEvent
 from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.harnesses.base import TranscriptReader
 from clankersd.capture.harnesses.payload import decode_object
-from clankersd.capture.prepared import PreparedEvent, prepare_event
+from clankersd.capture.prepared import PreparedEvent, PreparingIndex, prepare_event
 from clankersd.db import Db
-from clankersd.index.index import Index
 from clankersd.safe_files import UnsafeFile, open_below
 
 if TYPE_CHECKING:
@@ -117,7 +116,21 @@ def request_session(db: Db, session_id: str) -> None:
     db.execute(_REQUEST_SESSION, row)
 
 
-def read_piece(index: Index, position: Position, roots: list[Path], piece_bytes: int = PIECE_BYTES) -> Piece | None:
+def read_pieces(
+    index: PreparingIndex, position: Position, roots: list[Path], piece_bytes: int = PIECE_BYTES
+) -> Iterator[Piece]:
+    """Yield everything after `position`, piece by piece; raises UnsafeFile or OSError."""
+    wanted_bytes = piece_bytes
+    while (piece := _read_piece(index, position, roots, wanted_bytes)) is not None:
+        yield piece
+        if piece.is_last:
+            return
+        is_stuck = piece.position.read_to == position.read_to  # in a message that is longer than the piece
+        wanted_bytes = min(wanted_bytes * 4, MAX_LINE_BYTES) if is_stuck else piece_bytes
+        position = piece.position
+
+
+def _read_piece(index: PreparingIndex, position: Position, roots: list[Path], piece_bytes: int) -> Piece | None:
     """Read the next piece of a transcript; from its beginning if it is another file by now.
 
     None if there is nothing new, so that a last message that was deleted here is not stored again.
@@ -158,7 +171,7 @@ def _pread(descriptor: int, length: int, offset: int) -> bytes:
     return b"".join(pieces)
 
 
-def _parse(index: Index, position: Position, start: int, data: bytes) -> Piece:
+def _parse(index: PreparingIndex, position: Position, start: int, data: bytes) -> Piece:
     state = msgspec.json.decode(position.state) if start else {}
     in_long_line = bool(state.pop("within", False))  # the piece begins inside a line that is too long to be read
     make_reader = HARNESSES[position.harness].transcript_reader
@@ -196,7 +209,7 @@ def _read_line(reader: TranscriptReader, offset: int, line: dict[str, Any]) -> b
     return True
 
 
-def prepare_complete(index: Index, events: Iterable[CapturedEvent]) -> list[PreparedEvent]:
+def prepare_complete(index: PreparingIndex, events: Iterable[CapturedEvent]) -> list[PreparedEvent]:
     """Prepare the events of a file, without those that lack a field that they need."""
     prepared = []
     for event in events:
@@ -240,17 +253,9 @@ class Transcripts:
     async def read(self, position: Position, store: Callable[[Piece], Awaitable[None]]) -> None:
         """Pass everything after `position` to `store`, piece by piece; raises UnsafeFile or OSError."""
         roots = data_folders(HARNESSES[position.harness], self._daemon.config.transcript_folders)
-        piece_bytes = PIECE_BYTES
-        while True:
-            piece = await anyio.to_thread.run_sync(read_piece, self._daemon.index, position, roots, piece_bytes)
-            if piece is None:
-                return
+        pieces = read_pieces(self._daemon.index, position, roots)
+        while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
             await store(piece)
-            if piece.is_last:
-                return
-            is_stuck = piece.position.read_to == position.read_to  # in a message that is longer than the piece
-            piece_bytes = min(piece_bytes * 4, MAX_LINE_BYTES) if is_stuck else PIECE_BYTES
-            position = piece.position
 
     async def _request_recent(self) -> None:
         """Request what may have been written while the daemon was away."""

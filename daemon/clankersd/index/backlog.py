@@ -26,6 +26,10 @@ MAX_READ_CHARACTERS = 256 * 1024
 """Characters from which on no further text is read together with others."""
 
 POLL_SECONDS = 1.0
+YIELD_FACTOR = 4
+"""While other writes wait, chunking pauses for this many times as long as it worked: an import goes first."""
+
+MAX_YIELD_SECONDS = 0.5
 MAX_CHUNKS_PER_COMMIT = 500
 """A long text becomes searchable in several commits, so that events can be stored in between."""
 
@@ -76,8 +80,12 @@ async def process_backlog(index: Index) -> None:
     """Chunk the texts in the backlog for as long as the daemon runs."""
     while True:
         try:
+            started = anyio.current_time()
             while await process_some(index):
                 index.wake()
+                if index.store.queue.size:
+                    await anyio.sleep(min(YIELD_FACTOR * (anyio.current_time() - started), MAX_YIELD_SECONDS))
+                started = anyio.current_time()
         except Exception:
             log.exception("backlog processing failed")
         await anyio.sleep(POLL_SECONDS)

@@ -32,6 +32,11 @@ FOLLOW_SECONDS = 2.0
 log = structlog.get_logger(component="index")
 
 
+def chunk_inline(text: str, chunkings: list[Chunking]) -> list[ChunkedText] | None:
+    """Chunk a text; None when it is too long to do so while its sender waits."""
+    return None if len(text) > MAX_INLINE_CHARS else [chunk_text(text, chunking) for chunking in chunkings]
+
+
 @dataclass(frozen=True)
 class _SharedState:
     """Generations in the database, and the vectors that were added since they were last read."""
@@ -145,11 +150,9 @@ class Index:
         }
         return [chunkings[number] for number in sorted(chunkings)]
 
-    def chunk_text(self, text: str, source: str | None = None) -> list[ChunkedText] | None:
-        """Chunk the text for every generation; None when it is too long to do so while its sender waits."""
-        if len(text) > MAX_INLINE_CHARS:
-            return None
-        return [chunk_text(text, chunking) for chunking in self.chunkings(source)]
+    def chunk_message(self, text: str) -> list[ChunkedText] | None:
+        """Chunk a message for every generation; None when it is too long to do so while its sender waits."""
+        return chunk_inline(text, self.chunkings("sessions"))
 
     def add_speaker(self, role: str | None) -> None:
         """Remember the role of a message's sender: a query may name it."""

@@ -35,7 +35,7 @@ from clankersd.db import Db, Notification
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
 from clankersd.index.chunks import Owner, replace_chunks
-from clankersd.index.index import Index
+from clankersd.index.index import Index, chunk_inline
 from clankersd.redaction.engine import count_redactions, refuse_secret, without_secrets
 from clankersd.search.engine import Page, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
@@ -273,7 +273,7 @@ def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
     db.execute(_INSERT_VERSION, version)
     indexed = db.fetch_one(_SELECT_TEXT, {"id": skill.id})
     assert indexed
-    prepared = index.chunk_text(indexed["text"])
+    prepared = chunk_inline(indexed["text"], index.chunkings())
     if prepared is None:
         add_to_backlog(db, "skill", skill.id)
     for chunks in prepared or ():

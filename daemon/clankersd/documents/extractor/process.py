@@ -1,15 +1,14 @@
 """The extraction process: extracts and chunks one document after the other, isolated from the daemon.
 
 A hostile file can at worst end this process, and the daemon then rejects that file. Tasks are read from standard input
-and results written to standard output, each message preceded by its length. The process opens only the file named by
-the task, writes none, and its memory and time are limited.
+and results written to standard output. The process opens only the file named by the task, writes none, and its memory
+and time are limited.
 """
 
 import io
 import os
 import resource
 import signal
-import struct
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -32,8 +31,8 @@ from clankersd.documents.extractor.records import (
 )
 from clankersd.documents.files import ExtractionError, open_regular, sha256_of
 from clankersd.index.chunker import HEADING, lines_of
+from clankersd.processes.child import limit_resources, read_messages, write_message
 from clankersd.redaction.engine import redact, redact_all
-from clankersd.resource_limits import limit_resources
 
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 MAX_OPEN_FILES = 64
@@ -62,16 +61,14 @@ def main() -> None:
             resource.RLIMIT_FSIZE: 0,  # it writes no file
         }
     )
-    tasks, out = sys.stdin.buffer, sys.stdout.buffer
+    tasks = sys.stdin.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
-        while head := tasks.read(4):
-            task = msgspec.msgpack.decode(tasks.read(struct.unpack(">I", head)[0]), type=Task)
+        for data in read_messages(tasks):
+            task = msgspec.msgpack.decode(data, type=Task)
             body = tasks.read(task.size) if task.path is None else b""
             signal.alarm(task.seconds + ALARM_GRACE_SECONDS)
             for message in process_task(task, body):
-                data = msgspec.msgpack.encode(message)
-                out.write(struct.pack(">I", len(data)) + data)
-                out.flush()
+                write_message(sys.stdout.buffer, msgspec.msgpack.encode(message))
             signal.alarm(0)
 
 

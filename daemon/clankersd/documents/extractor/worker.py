@@ -1,8 +1,5 @@
 """The daemon's side of the extraction process: start it when needed, end it when idle or stuck."""
 
-import struct
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,12 +7,12 @@ from pathlib import Path
 from typing import IO
 
 import anyio
-import anyio.abc
 import msgspec
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from clankersd.documents.extractor.records import Done, Failed, Message, Task, Window
 from clankersd.documents.files import ExtractionError
+from clankersd.processes.child import read_messages, write_message
+from clankersd.processes.parent import ChildProcess, ProcessEnded
 
 IDLE_SECONDS = 60.0
 MAX_TASKS_PER_PROCESS = 1000
@@ -37,8 +34,8 @@ class Extracted:
     def windows(self) -> Iterator[Window]:
         """Yield text and chunks from the beginning; blocks, so call it in a thread."""
         self._spool.seek(0)
-        while head := self._spool.read(4):
-            window = _decoder.decode(self._spool.read(struct.unpack(">I", head)[0]))
+        for data in read_messages(self._spool):
+            window = _decoder.decode(data)
             assert isinstance(window, Window)
             yield window
 
@@ -48,8 +45,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
-        self._process: anyio.abc.Process | None = None
-        self._output: BufferedByteReceiveStream | None = None
+        self._process: ChildProcess | None = None
         self._tasks = 0
         self._last_used = 0.0
 
@@ -73,8 +69,7 @@ class Worker:
                     async with self._lock:
                         await self._end()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._end()
+            await self._end()
 
     async def _extract(self, task: Task, body: bytes, spool: IO[bytes]) -> Done:
         try:
@@ -83,12 +78,11 @@ class Worker:
         except TimeoutError:
             await self._end()
             raise ExtractionError(f"it took longer than {task.seconds} seconds: see document_seconds") from None
-        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except ProcessEnded:
             await self._end()
             raise ExtractionError("extracting it ended the process: the file may be broken or hostile") from None
         except BaseException:  # the reply is only partly read, so the process cannot be used again
-            with anyio.CancelScope(shield=True):
-                await self._end()
+            await self._end()
             raise
         self._last_used = anyio.current_time()
         if isinstance(done, Failed):
@@ -98,41 +92,19 @@ class Worker:
     async def _exchange(self, task: Task, body: bytes, spool: IO[bytes]) -> Done | Failed:
         if self._tasks >= MAX_TASKS_PER_PROCESS:
             await self._end()
+        if self._process is None or not self._process.is_alive:
+            self._process = await ChildProcess.start("clankersd.documents.extractor.process", MAX_MESSAGE_BYTES)
+            self._tasks = 0
         self._tasks += 1
-        process, output = await self._ensure_started()
-        assert process.stdin
-        encoded = msgspec.msgpack.encode(task)
-        await process.stdin.send(struct.pack(">I", len(encoded)) + encoded + body)
+        await self._process.send(msgspec.msgpack.encode(task), then=body)
         while True:
-            head = await output.receive_exactly(4)
-            size = struct.unpack(">I", head)[0]
-            if size > MAX_MESSAGE_BYTES:
-                raise anyio.EndOfStream
-            data = await output.receive_exactly(size)
+            data = await self._process.receive()
             message = _decoder.decode(data)
             if not isinstance(message, Window):
                 return message
-            spool.write(head + data)
-
-    async def _ensure_started(self) -> tuple[anyio.abc.Process, BufferedByteReceiveStream]:
-        if self._process is None or self._process.returncode is not None or self._output is None:
-            self._process = await anyio.open_process(
-                [sys.executable, "-m", "clankersd.documents.extractor.process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the daemon's terminal is for the daemon
-            )
-            assert self._process.stdout
-            self._output = BufferedByteReceiveStream(self._process.stdout)
-            self._tasks = 0
-        return self._process, self._output
+            write_message(spool, data)
 
     async def _end(self) -> None:
-        process, self._process, self._output = self._process, None, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        await process.aclose()
+        process, self._process = self._process, None
+        if process is not None:
+            await process.kill()
