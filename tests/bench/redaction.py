@@ -32,7 +32,8 @@ def ordinary() -> dict[str, str]:
 
 
 def redact_anew(text: str) -> None:
-    """Redact a text as one that was never seen: texts without secrets are remembered, and not searched again."""
+    """Redact a text as one that was never seen: some texts are remembered, and not searched again."""
+    engine._last_redaction = (b"", "", {})
     engine._clean_texts.clear()
     engine._clean_words.clear()
     engine.redact(text)

@@ -154,7 +154,7 @@ def test_package_broken(home: Path, tmp_path: Path, package: str, source: str, r
 
 @pytest.mark.parametrize("source", [BROKEN, OLD_PROCESSOR], ids=["broken", "old processor"])
 def test_packages_that_only_make_it_faster_are_broken(home: Path, tmp_path: Path, source: str) -> None:
-    for package in ("ahocorasick", "simsimd", "uvloop", "watchfiles"):
+    for package in ("ahocorasick_rs", "simsimd", "uvloop", "watchfiles"):
         shadow(tmp_path, package, source)
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "MEMORY.md").write_text("The tortoise lives in the garden.\n")

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.redaction import contexts, engine
+from clankersd.redaction import assignments, contexts, engine
+from clankersd.redaction.anchors import Anchors
 from clankersd.redaction.engine import redact, redact_all, truncate
 from clankersd.redaction.secret import Secret
 
@@ -343,10 +344,19 @@ def test_text_with_secrets_is_searched_once_if_it_comes_twice(monkeypatch: pytes
 
 
 def test_anchors_are_found_by_the_automaton_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert contexts._AUTOMATON is not None
-    texts = [anchor + b"x" + other for anchor, other in itertools.pairwise(contexts._ANCHORS)]
-    texts += [b"", b"nothing", b"\xff\xfepass\x00word: ", b"".join(contexts._ANCHORS)]
-    by_automaton = [contexts._find_anchors(text) for text in texts]
-    monkeypatch.setattr(contexts, "_AUTOMATON", None)
-    assert by_automaton == [contexts._find_anchors(text) for text in texts]
-    assert by_automaton[-1] == contexts._ANCHORS
+    literals = [*contexts.ANCHORS, *assignments.ANCHORS, b"s.", b"SK"]
+    anchors = Anchors(literals)
+    assert anchors._automaton is not None
+    texts = [anchor + b"x" + other for anchor, other in itertools.pairwise(literals)]
+    texts += [b"", b"nothing", b"\xff\xfepass\x00word: ", b"".join(literals), b"passpasspass"]
+    by_automaton = [anchors.find(text) for text in texts]
+    monkeypatch.setattr(anchors, "_automaton", None)
+    assert by_automaton == [anchors.find(text) for text in texts]
+    assert by_automaton[-1][b"pass"] == [0, 4, 8]
+    assert by_automaton[-2].keys() == {*literals}
+
+
+def test_what_ends_a_value_assigns_no_other() -> None:
+    value, other = "c3VtbWVyIGFuZCB3aW50ZXIgYXJl", "kJ8sLq20Zx7VbN4mP1wRtYu6"
+    assert redact(f"integrity={value}== {other}") == (f"integrity={value}== {other}", {})
+    assert redact(f"x={other} y={other}")[1] == {"entropy": 2}

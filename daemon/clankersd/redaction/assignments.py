@@ -72,18 +72,22 @@ class _Name(NamedTuple):
     value_at: int
 
 
-def find_named_values(data: bytes, lowered: bytes) -> Iterator[Secret]:
+ANCHORS = tuple(name.word.encode() for name in NAMES)
+
+
+def find_named_values(data: bytes, lowered: bytes, places: dict[bytes, list[int]]) -> Iterator[Secret]:
+    """Find values by their names: the rules are tried where the words are that such names end with."""
     for name, pattern, needs in _NAME_PATTERNS:
-        if name.word.encode() not in lowered:
-            continue
         done = 0
-        for match in pattern.get().finditer(lowered):
-            if match.start() < done:  # part of a value that was examined
-                continue
+        for at in places.get(name.word.encode(), ()):
+            if at < done or (match := pattern.get().match(lowered, at)) is None:
+                continue  # part of a value that was examined, or no name
+            done = match.end()
             named = _name_of(data, match, name.word, name.kind, needs)
             if named is None:
                 continue
-            done, found = _value_of(data, named)
+            examined, found = _value_of(data, named)
+            done = max(done, examined)
             if found:
                 yield Secret(*found, named.kind)
 
@@ -236,13 +240,32 @@ _NO_SECRET = re.compile(
 _ID = re.compile(rb"[a-z]{1,12}[_-](?=[A-Za-z0-9]{14,}\Z)|sha\d{1,3}-|0[xX]")
 
 
+_VALUE_CHARACTERS = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"+/_-" else 32 for byte in range(256))
+_VALUE_RUN = b"a" * 24
+"""Shortest run of the characters A-Za-z0-9+/_- in a value that looks random."""
+
+BYTES_BEFORE_VALUE, BYTES_FROM_VALUE = 5, 160
+"""Bytes around the beginning of a value that tell whether it is assigned, and where it ends."""
+
+
 def find_random_values(data: bytes, lowered: bytes) -> Iterator[Secret]:
-    for match in _ASSIGNED.finditer(data):
-        start, end = match.span(1)
-        value = match[1]
-        if _ID.match(value) or reads_as_words(value.rstrip(b"/")) or is_camel_case(value) or not is_random(value):
-            continue
-        if data[end : end + 1] == b"(" or (value[:1] == b"_" and data[start - 1 : start] in b"= \t"):
-            continue  # a call, or the name of a variable
-        if not _NO_SECRET.search(lowered, max(0, start - 40), start):
-            yield Secret(start, end, "entropy")
+    """Find assigned values that look random. Only places with a long run of letters and digits are searched."""
+    runs = data.translate(_VALUE_CHARACTERS)
+    at, done = runs.find(_VALUE_RUN), 0
+    while at >= 0:
+        match = _ASSIGNED.search(data, max(done, at - BYTES_BEFORE_VALUE), at + BYTES_FROM_VALUE)
+        if match and match.start(1) == at:
+            done = match.end()  # what ends a value, as in `c3VtbWVy==`, assigns no other
+            if _is_random_secret(match[1], at, data, lowered):
+                yield Secret(at, done, "entropy")
+        stop = runs.find(b" ", at)
+        at = runs.find(_VALUE_RUN, stop) if stop >= 0 else -1
+
+
+def _is_random_secret(value: bytes, start: int, data: bytes, lowered: bytes) -> bool:
+    if _ID.match(value) or reads_as_words(value.rstrip(b"/")) or is_camel_case(value) or not is_random(value):
+        return False
+    end = start + len(value)
+    if data[end : end + 1] == b"(" or (value[:1] == b"_" and data[start - 1 : start] in b"= \t"):
+        return False  # a call, or the name of a variable
+    return not _NO_SECRET.search(lowered, max(0, start - 40), start)

@@ -1,9 +1,8 @@
 """Find values that are recognised by the text around them, by the rules `CONTEXTS`."""
 
-import importlib
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from clankersd.redaction.checks import CHECKS, Check, is_reference
 from clankersd.redaction.lazy_pattern import LazyPattern
@@ -18,7 +17,7 @@ class _Context(NamedTuple):
 
 
 def _contexts_by_anchor() -> dict[bytes, list[_Context]]:
-    """Group the rules by anchor, each on its own: a pattern that begins with a literal is searched much faster."""
+    """Group the rules by anchor; each pattern begins with its anchor."""
     by_anchor: dict[bytes, list[_Context]] = {}
     for rule in CONTEXTS:
         for anchor in rule.anchors:
@@ -29,42 +28,20 @@ def _contexts_by_anchor() -> dict[bytes, list[_Context]]:
     return by_anchor
 
 
-def _make_automaton(anchors: Iterable[bytes]) -> Any:
-    """Return an Aho-Corasick automaton, which finds all anchors in one pass; None where its library is missing.
-
-    It works on characters: decoded as Latin-1, each is a byte.
-    """
-    try:
-        automaton = importlib.import_module("ahocorasick").Automaton()
-    except Exception:  # missing, or built for another processor
-        return None
-    for number, anchor in enumerate(anchors):
-        automaton.add_word(anchor.decode("latin-1"), number)
-    automaton.make_automaton()
-    return automaton
-
-
 _BY_ANCHOR = _contexts_by_anchor()
-_ANCHORS = list(_BY_ANCHOR)
-_AUTOMATON = _make_automaton(_ANCHORS)
+ANCHORS = tuple(_BY_ANCHOR)
+_ORDER = {anchor: number for number, anchor in enumerate(ANCHORS)}
 
 
-def find_in_context(data: bytes, lowered: bytes) -> Iterator[Secret]:
-    """Find values by their context: a rule is applied if one of its anchors occurs."""
-    for anchor in _find_anchors(lowered):
+def find_in_context(data: bytes, lowered: bytes, places: dict[bytes, list[int]]) -> Iterator[Secret]:
+    """Find values by their context: the rules are tried where their anchors are."""
+    for anchor in sorted(places.keys() & _ORDER.keys(), key=_ORDER.__getitem__):
         for context in _BY_ANCHOR[anchor]:
-            yield from _match_context(context, data, lowered)
-
-
-def _find_anchors(lowered: bytes) -> list[bytes]:
-    """Return the anchors that occur in a text, in the order of the rules."""
-    if _AUTOMATON is None:
-        return [anchor for anchor in _ANCHORS if anchor in lowered]
-    return [_ANCHORS[number] for number in sorted({number for _, number in _AUTOMATON.iter(lowered.decode("latin-1"))})]
-
-
-def _match_context(context: _Context, data: bytes, lowered: bytes) -> Iterator[Secret]:
-    for match in context.pattern.get().finditer(lowered):
-        start, end = match.span(1)
-        if end - start and not is_reference(data, start) and context.check(data[start:end], data, start):
-            yield Secret(start, end, context.kind)
+            pattern, done = context.pattern.get(), 0
+            for at in places[anchor]:
+                if at < done or (match := pattern.match(lowered, at)) is None:
+                    continue
+                done = match.end()
+                start, stop = match.span(1)
+                if stop - start and not is_reference(data, start) and context.check(data[start:stop], data, start):
+                    yield Secret(start, stop, context.kind)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from clankers_protocol.errors import InvalidParams
+from clankersd.redaction import assignments, contexts
+from clankersd.redaction.anchors import Anchors
 from clankersd.redaction.assignments import find_named_values, find_random_values
 from clankersd.redaction.blocks import find_kubernetes_secrets, find_private_keys, find_private_text
 from clankersd.redaction.contexts import find_in_context
@@ -26,6 +28,8 @@ from clankersd.redaction.tokens import find_tokens
 
 if TYPE_CHECKING:
     from clankersd.db import Db
+
+_ANCHORS = Anchors((*assignments.ANCHORS, *contexts.ANCHORS))
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -234,11 +238,12 @@ def _find_visible(data: bytes, lowered: bytes) -> Iterator[Secret]:
     if b"-----BEGIN" in data:
         yield from find_private_keys(data)
     yield from find_tokens(data)
+    places = _ANCHORS.find(lowered)
     is_bound = b"=" in data or b":" in data
     if is_bound or b"-" in data:
-        yield from find_named_values(data, lowered)
+        yield from find_named_values(data, lowered, places)
     if is_bound:
         yield from find_random_values(data, lowered)
         if b"kind" in lowered and b"data" in lowered:
             yield from find_kubernetes_secrets(data, lowered)
-    yield from find_in_context(data, lowered)
+    yield from find_in_context(data, lowered, places)

@@ -1,9 +1,10 @@
 """Find tokens that are recognised by their own form, also if they are wrapped over several lines."""
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
+from clankersd.redaction.anchors import Anchors
 from clankersd.redaction.checks import HEX, is_mixed, is_random, is_token
 from clankersd.redaction.lazy_pattern import LazyPattern
 from clankersd.redaction.rules import TOKENS, Token
@@ -17,7 +18,9 @@ _RUN = b"a" * 16
 """Shortest run of the characters A-Za-z0-9_- in a token."""
 
 MAX_TOKEN_BYTES = 4096
-MAX_GENERIC_BYTES = 512
+MIN_GENERIC_BYTES, MAX_GENERIC_BYTES = 25, 512
+MIN_INFIXED_BYTES = 32
+"""No token with its anchor inside is shorter."""
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f][0-9A-Fa-f])|(?<=\\u[0-9a-fA-F]{4}))"
 _PREFIXED = [rule for rule in TOKENS if rule.anchor and not rule.before]
@@ -41,6 +44,8 @@ _SHORTER = {
 """The rules to try where an anchor is found: its own, and those of anchors that it begins with."""
 
 _INFIXES = [(rule.anchor.encode(), _pattern_of(rule), rule.kind) for rule in _INFIXED]
+_FREQUENT_INFIXES = (b"", b".")
+_ANCHORS = Anchors({*_BY_ANCHOR, *(infix for infix, _, _ in _INFIXES)}.difference(_FREQUENT_INFIXES))
 _GENERIC = re.compile(
     _START.encode()
     + rb"[a-zA-Z][a-zA-Z0-9]{0,9}(?:[_-][a-zA-Z0-9]{1,10}){0,2}?[_-]"
@@ -57,22 +62,26 @@ def find_tokens(data: bytes) -> Iterator[Secret]:
     if at < 0:
         return
     regions = data.translate(_REGION_CHARACTERS)
-    infixes = [each for each in _INFIXES if each[0] in data]
+    places = _ANCHORS.find(data)
+    anchors = sorted({place for anchor in places.keys() & _BY_ANCHOR.keys() for place in places[anchor]})
+    infixes = [each for each in _INFIXES if each[0] in places or each[0] in _FREQUENT_INFIXES]
     while at >= 0:
         start = regions.rfind(b" ", max(0, at - MAX_TOKEN_BYTES), at) + 1
         start = max(start, at - MAX_TOKEN_BYTES)
         stop = regions.find(b" ", at)
         stop = stop if stop >= 0 else len(data)
         end = min(stop, at + MAX_TOKEN_BYTES)
-        yield from _in_region(data, start, end, infixes)
+        yield from _prefixed_tokens(data, anchors[bisect_left(anchors, start) : bisect_left(anchors, end)], end)
+        yield from _other_tokens(data, start, end, infixes)
         at = runs.find(_RUN, stop)
 
 
-def _in_region(data: bytes, start: int, end: int, infixes: list[tuple[bytes, LazyPattern, str]]) -> Iterator[Secret]:
+def _prefixed_tokens(data: bytes, anchors: list[int], end: int) -> Iterator[Secret]:
+    """Find tokens that begin with an anchor: at these places of a region, which ends at `end`."""
     done = 0
-    for anchor in _ANCHOR.get().finditer(data, start, end):
-        if anchor.start() < done:  # part of a run that was examined
-            continue
+    for at in anchors:
+        if at < done or (anchor := _ANCHOR.get().match(data, at, end)) is None:
+            continue  # part of a run that was examined, or inside a word
         for rule, kind in _SHORTER[anchor[1]]:
             pattern = rule.get()
             match = pattern.match(data, anchor.start(), anchor.start() + MAX_TOKEN_BYTES)
@@ -81,12 +90,16 @@ def _in_region(data: bytes, start: int, end: int, infixes: list[tuple[bytes, Laz
                 done = max(done, found[1])
                 yield Secret(*found, kind)
                 break
-    for infix, rule, kind in infixes:
+
+
+def _other_tokens(data: bytes, start: int, end: int, infixes: list[tuple[bytes, LazyPattern, str]]) -> Iterator[Secret]:
+    """Find tokens in a region that have an anchor inside, or a form that many vendors use."""
+    for infix, rule, kind in infixes if end - start >= MIN_INFIXED_BYTES else ():
         if data.find(infix, start, end) >= 0:
             for match in rule.get().finditer(data, start, end):
                 if is_token(match[0], 0):
                     yield Secret(match.start(), match.end(), kind)
-    if end - start < MAX_GENERIC_BYTES:
+    if MIN_GENERIC_BYTES <= end - start < MAX_GENERIC_BYTES:
         for match in _GENERIC.finditer(data, start, end):
             if is_random(match[1]) or (HEX.fullmatch(match[1]) and is_mixed(match[1])):
                 yield Secret(match.start(), match.end(), "api-key")
