@@ -82,7 +82,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     ] = 128
     hnsw_ef_search: Annotated[
         int, Meta(ge=10, le=1000, description="Candidates that PostgreSQL compares in a search of an HNSW index.")
-    ] = 250
+    ] = 400
     embedder: Annotated[
         Literal["static", "onnx", "openai", "ollama", "gemini", "none"],
         Meta(description="Embedder that turns texts into vectors; none disables vector search."),

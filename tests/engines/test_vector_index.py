@@ -3,7 +3,9 @@
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from itertools import combinations, islice
 from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
@@ -18,7 +20,7 @@ from psycopg.pq import TransactionStatus
 from clankersd.db import Db, open_copy
 from clankersd.db.engine import DEFAULT_HNSW, ServerOptions
 from clankersd.db.errors import ServerGone
-from clankersd.db.postgres import engine
+from clankersd.db.postgres import engine, store
 from clankersd.db.postgres.connection import connect
 from clankersd.db.postgres.hnsw import MAX_WAITING_SHARE, MIN_INDEXED_VECTORS, IndexBuild
 from clankersd.db.postgres.store import PostgresStore
@@ -35,16 +37,27 @@ pytestmark = [
 
 DIMS = 16
 NEIGHBOURS, QUERIES = 10, 30
+REPEATED = 6_000
 MIN_RECALL = 0.95
 EVERY_CHUNK = "SELECT id FROM chunks"
 EVERY_THIRD_CHUNK = "SELECT id FROM chunks WHERE id % 3 = 0"
 TABLE, INDEX = "chunk_vectors_1", "chunk_vectors_1_nearest"
+WORDS = (
+    "apple bridge candle desk engine flute garden hammer island jacket kettle lemon mirror needle orange pencil quilt "
+    "river saddle table umbrella violin wagon yarn zebra anchor basket copper dragon elbow feather guitar helmet ink "
+    "jewel knife ladder marble nest oven parcel rope"
+).split()
+"""Of three of them, there are more than 10,000 texts with different vectors."""
 
 _ADD_CHUNKS = """
     INSERT INTO clankers.chunks (chunk_id, chunking, source, position, start_line, end_line, start_offset, end_offset,
         tokens, created_at, hash, text)
     SELECT n, 1, 'sessions', n, 0, 0, 0, 0, 1, n, '', '' FROM generate_series(1, %s) AS n
 """
+_STORE_EMBEDDED = (
+    f"INSERT INTO clankers.{TABLE}_distinct (embedding) SELECT embedding FROM embedded ON CONFLICT DO NOTHING",
+    f"INSERT INTO clankers.{TABLE}_rowids SELECT rowid, clankers.vector_id(vector_send(embedding)) FROM embedded",
+)
 _IS_VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
 _SCANS = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = %s AND schemaname = 'clankers'"
 _WAITING = """
@@ -55,24 +68,32 @@ _WAITING = """
 OpenStore = Callable[[str], Awaitable[PostgresStore]]
 
 
+def random_vectors(seed: int, count: int) -> Any:
+    """Return vectors of length 1."""
+    vectors = np.random.default_rng(seed).standard_normal((count, DIMS), "<f4")
+    return vectors / np.linalg.norm(vectors, axis=1)[:, None]
+
+
 class Import:
     """A large import: all chunks are stored, and get their vectors one after another."""
 
     def __init__(self, url: str, store: PostgresStore, chunks: int) -> None:
         self.url, self.store = url, store
         self.admin = psycopg.connect(url, autocommit=True)
-        random = np.random.default_rng(11)
-        vectors = random.standard_normal((chunks, DIMS), "<f4")
-        self.vectors = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+        self.vectors = random_vectors(11, chunks)
+        self.queries = random_vectors(12, QUERIES)
         self.stored = 0
         self.admin.execute(_ADD_CHUNKS, [chunks])
 
     def embed_until(self, count: int) -> None:
         """Store the vectors of the first chunks, up to this number."""
         with self.admin.transaction(), self.admin.cursor() as cursor:
-            with cursor.copy(f"COPY clankers.{TABLE} (rowid, embedding) FROM STDIN") as rows:
+            cursor.execute("CREATE TEMP TABLE embedded (rowid bigint, embedding vector) ON COMMIT DROP")
+            with cursor.copy("COPY embedded (rowid, embedding) FROM STDIN") as rows:
                 for number in range(self.stored, count):
                     rows.write_row((number + 1, str(self.vectors[number].tolist())))
+            for statement in _STORE_EMBEDDED:
+                cursor.execute(statement)
             cursor.execute("DELETE FROM clankers.index_queue WHERE chunk <= %s", [count])
         self.stored = count
 
@@ -92,15 +113,14 @@ class Import:
 
     async def recall(self, eligible: str = EVERY_CHUNK, step: int = 1) -> float:
         """Return the share of the nearest vectors that searches find; `eligible` passes each `step`-th one."""
-        queries = np.random.default_rng(12).standard_normal((QUERIES, DIMS), "<f4")
 
         def search(db: Db) -> list[list[int]]:
-            found = [db.engine.nearest(db, TABLE, query.tobytes(), NEIGHBOURS, eligible, {}) for query in queries]
+            found = [db.engine.nearest(db, TABLE, query.tobytes(), NEIGHBOURS, eligible, {}) for query in self.queries]
             db.value("SELECT pg_stat_force_next_flush()")
             return [[chunk for chunk, _ in nearest] for nearest in found]
 
         numbers = np.arange(step, self.stored + 1, step)
-        cosines = queries @ self.vectors[numbers - 1].T
+        cosines = self.queries @ self.vectors[numbers - 1].T
         expected = numbers[np.argsort(-cosines, axis=1)[:, :NEIGHBOURS]]
         found = await self.store.read(search)
         return sum(len({*one} & {*other}) for one, other in zip(found, expected.tolist(), strict=True)) / expected.size
@@ -156,10 +176,28 @@ async def test_vectors_are_indexed_once_they_are_many_and_few_are_to_come(
     assert large_import.scans() == 0  # so few are still all compared
     monkeypatch.setattr(engine, "MAX_COMPARED", 100)
     large_import.embed_until(chunks)  # what comes later is in the index too
-    large_import.admin.execute(f"ANALYZE clankers.{TABLE}, clankers.chunks")
+    large_import.admin.execute(f"ANALYZE clankers.{TABLE}_distinct, clankers.{TABLE}_rowids")
     assert await large_import.recall() >= MIN_RECALL
     assert large_import.scans() == QUERIES
     assert await large_import.recall(EVERY_THIRD_CHUNK, 3) >= MIN_RECALL
+
+
+async def test_equal_vectors_do_not_hide_those_that_are_nearer(
+    large_import: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph with thousands of equal vectors would link these to each other alone: a search ends among them."""
+    [repeated] = random_vectors(14, 1)
+    queries = repeated + random_vectors(15, QUERIES) / 2
+    large_import.queries = queries / np.linalg.norm(queries, axis=1)[:, None]
+    nearer = np.repeat(large_import.queries, NEIGHBOURS, axis=0) + random_vectors(16, QUERIES * NEIGHBOURS) / 10
+    large_import.vectors[: len(nearer)] = nearer / np.linalg.norm(nearer, axis=1)[:, None]
+    large_import.vectors[-REPEATED:] = repeated
+    monkeypatch.setattr(engine, "MAX_COMPARED", 100)
+    monkeypatch.setattr(store, "MIN_INDEXED_VECTORS", 5_000)
+    large_import.embed_until(len(large_import.vectors))
+    assert await large_import.index() is True
+    assert await large_import.recall() >= MIN_RECALL
+    assert large_import.scans() == QUERIES
 
 
 async def test_fewer_vectors_are_not_indexed_though_no_chunk_waits(large_import: Import) -> None:
@@ -295,7 +333,7 @@ def test_search_uses_the_index_whatever_the_dimensions(
 
 async def test_daemon_indexes_the_vectors_of_a_large_import(server: PostgresServer, home: Path) -> None:
     url = server.new_database()
-    texts = [f"note {number} about topic {number % 97}" for number in range(MIN_INDEXED_VECTORS - 2)]
+    texts = [" ".join(words) for words in islice(combinations(WORDS, 3), MIN_INDEXED_VECTORS - 2)]
     texts += ["volcanoes erupt with hot lava and ash", "penguins swim in the cold southern ocean"]
     *events, last = [{"message": message(f"m{n}", f"s{n // 50}", text)} for n, text in enumerate(texts)]
     with (

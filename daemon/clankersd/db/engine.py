@@ -57,7 +57,7 @@ class HnswOptions:
 
     m: int = 16
     ef_construction: int = 128
-    ef_search: int = 250
+    ef_search: int = 400
 
 
 DEFAULT_HNSW = HnswOptions()
@@ -175,6 +175,10 @@ class Engine(ABC):
     @abstractmethod
     def insert_vector(self, db: "Db", table: str, chunk: int, embedding: bytes) -> None:
         """Store the vector of a chunk in place of the one that it may have."""
+
+    @abstractmethod
+    def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
+        """Delete the vector of a chunk if it has one."""
 
     @abstractmethod
     def nearest(

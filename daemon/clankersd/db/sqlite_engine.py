@@ -185,6 +185,9 @@ class SqliteEngine(Engine):
         db.execute(f"DELETE FROM {table} WHERE rowid = :id", params)
         db.execute(f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding)", params)
 
+    def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
+        db.execute(f"DELETE FROM {table} WHERE rowid = :id", {"id": chunk})
+
     def nearest(
         self, db: "Db", table: str, query: bytes, k: int, eligible: str, params: dict[str, Any]
     ) -> list[tuple[int, float]]:

@@ -31,4 +31,4 @@ def count_index(db: Db) -> IndexCounts:
 
 def _has_vectors(db: Db, generation: Generation) -> bool:
     """Tell whether there is a table of its vectors: without sqlite-vec there is none."""
-    return generation.vector_table in db.engine.table_names(db)
+    return f"{generation.vector_table}_rowids" in db.engine.table_names(db)

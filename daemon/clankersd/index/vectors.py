@@ -77,7 +77,7 @@ def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> Non
 def remove(db: Db, generation: Generation, chunks: list[int]) -> None:
     """Remove the vectors of these chunks."""
     for chunk in chunks:
-        db.execute(f"DELETE FROM {generation.vector_table} WHERE rowid = :id", {"id": chunk})
+        db.engine.delete_vector(db, generation.vector_table, chunk)
 
 
 def count(db: Db, generation: Generation) -> int:

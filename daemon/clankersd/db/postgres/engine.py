@@ -163,49 +163,62 @@ class PostgresEngine(Engine):
         if db.value("SELECT to_regclass(:table) IS NOT NULL", {"table": table}):
             self._log_added_vectors(db, table)
             return
-        db.execute(
-            f"CREATE TABLE {table} (rowid bigint PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE, "
-            f"embedding vector({dims}) NOT NULL)"
-        )
-        db.execute(f"CREATE VIEW {table}_rowids WITH (security_invoker = true) AS SELECT rowid FROM {table}")
-        db.execute(f"CREATE POLICY team ON {table} USING (EXISTS (SELECT 1 FROM chunks WHERE id = {table}.rowid))")
-        db.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+        db.execute("SELECT create_vectors(:table, :dims)", {"table": table, "dims": dims})
         self._log_added_vectors(db, table)
 
     def drop_vectors(self, db: "Db", table: str) -> None:
-        db.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
+        db.execute(f"DROP TABLE IF EXISTS {table}_rowids, {table}_distinct CASCADE")
 
     def insert_vector(self, db: "Db", table: str, chunk: int, embedding: bytes) -> None:
+        params = {"id": chunk, "embedding": StoredVector(embedding)}
+        # A conflict target would apply the policy for reading, and refuse a vector that only other members have.
         db.execute(
-            f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding::vector) "
-            "ON CONFLICT (rowid) DO UPDATE SET embedding = excluded.embedding",
-            {"id": chunk, "embedding": StoredVector(embedding)},
+            f"INSERT INTO {table}_distinct (embedding) VALUES (:embedding::vector) ON CONFLICT DO NOTHING", params
         )
+        db.execute(
+            f"INSERT INTO {table}_rowids (rowid, vector) VALUES (:id, vector_id(vector_send(:embedding::vector))) "
+            "ON CONFLICT (rowid) DO UPDATE SET vector = excluded.vector",
+            params,
+        )
+
+    def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
+        db.execute(f"DELETE FROM {table}_rowids WHERE rowid = :id", {"id": chunk})
 
     def nearest(
         self, db: "Db", table: str, query: bytes, k: int, eligible: str, params: dict[str, Any]
     ) -> list[tuple[int, float]]:
         """Search the HNSW index, further until `k` eligible chunks are found; or compare all, if these are few."""
         counted = f"SELECT count(*) FROM (SELECT 1 FROM ({eligible}) AS eligible LIMIT {MAX_COMPARED + 1}) AS counted"
-        is_exact = db.value(counted, params) <= MAX_COMPARED
-        cast = index_cast(len(query) // 4)
-        # The index does not know a sum.
-        order = "distance + 0" if is_exact else f"embedding{cast} <=> :query::vector{cast}"
-        sql = (
-            f"SELECT rowid, distance FROM (SELECT rowid, embedding, embedding <=> :query::vector AS distance "
-            f"FROM {table} WHERE rowid IN ({eligible})) AS found ORDER BY {order} LIMIT {k}"
-        )
-        rows = db.tuples(sql, params | {"query": StoredVector(query)})
+        params = params | {"query": StoredVector(query)}
+        rows: list[tuple[int, float]] = []
+        if db.value(counted, params) > MAX_COMPARED:
+            cast = index_cast(len(query) // 4)
+            # OFFSET 0 has the chunks of each vector looked up as the index returns it, whatever the planner expects.
+            chunks = f"SELECT rowid FROM {table}_rowids WHERE vector = near.id AND rowid IN ({eligible}) OFFSET 0"
+            rows = db.tuples(
+                f"SELECT rowid, embedding <=> :query::vector FROM {table}_distinct AS near, LATERAL ({chunks}) AS chunks "
+                f"ORDER BY embedding{cast} <=> :query::vector{cast} LIMIT {k}",
+                params,
+            )
+        if len(rows) < k:  # few are eligible, or these are far from the query: the index is searched to a limit
+            # The index does not know a sum.
+            rows = db.tuples(
+                f"SELECT rowid, embedding <=> :query::vector AS distance FROM {table} WHERE rowid IN ({eligible}) "
+                f"ORDER BY (embedding <=> :query::vector) + 0 LIMIT {k}",
+                params,
+            )
         return sorted(((rowid, 1.0 - distance) for rowid, distance in rows), key=lambda row: -row[1])
 
     def _log_added_vectors(self, db: "Db", table: str) -> None:
         """Have vectors logged for other daemons, if there are any."""
         name = f"{table}_added"
+        params = {"name": name, "table": f"{table}_rowids"}
         if db.is_shared and not db.value(
-            "SELECT 1 FROM pg_trigger WHERE tgname = :n AND tgrelid = :t::regclass", {"n": name, "t": table}
+            "SELECT 1 FROM pg_trigger WHERE tgname = :name AND tgrelid = :table::regclass", params
         ):
             db.execute(
-                f"CREATE TRIGGER {name} AFTER INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION vectors_added()"
+                f"CREATE TRIGGER {name} AFTER INSERT OR UPDATE ON {table}_rowids "
+                "FOR EACH ROW EXECUTE FUNCTION vectors_added()"
             )
 
     def added_vectors(self, db: "Db", table: str, after: int) -> AddedVectors | None:

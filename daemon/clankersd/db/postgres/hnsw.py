@@ -67,15 +67,16 @@ class IndexBuild:
             return True
         if is_valid is not None:  # a build was interrupted
             db.execute(f"DROP INDEX CONCURRENTLY {index}")
-        rows = db.value(f"SELECT count(*) FROM {table}")
+        rows = db.value(f"SELECT count(*) FROM {table}_distinct")
         megabytes = rows * (4 * dims + 32 * hnsw.m + 256) // 1_000_000
         memory = min(max(megabytes, MIN_BUILD_MEMORY_MB), MAX_BUILD_MEMORY_MB)
         db.execute(f"SET maintenance_work_mem = '{memory}MB'")
         db.execute("SET max_parallel_maintenance_workers = 0")  # nobody waits for it, but searches need processors
         cast = index_cast(dims)
         indexed = f"(embedding{cast}) halfvec_cosine_ops" if cast else "embedding vector_cosine_ops"
+        db.execute(f"ANALYZE {table}_distinct, {table}_rowids, chunks")  # or the first searches would be planned badly
         db.execute(
-            f"CREATE INDEX CONCURRENTLY {index} ON {table} USING hnsw ({indexed}) "
+            f"CREATE INDEX CONCURRENTLY {index} ON {table}_distinct USING hnsw ({indexed}) "
             f"WITH (m = {hnsw.m}, ef_construction = {max(hnsw.ef_construction, 2 * hnsw.m)})"
         )
         log.info("vectors indexed", table=table, vectors=rows, seconds=round(time.monotonic() - started, 1))

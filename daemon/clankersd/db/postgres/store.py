@@ -255,20 +255,20 @@ class PostgresStore(Store):
             await self._connection.run(self._set_synchronous_commit)
 
     async def index_vectors(self, table: str, dims: int) -> None:
-        """Build the HNSW index of a table with many vectors; few are compared faster than they are indexed.
+        """Build the HNSW index of a table with many distinct vectors; few are compared faster than they are indexed.
 
         While many more are to come, it waits: to add them to the index takes longer than to build it with them.
         If the daemon stops, the build is cancelled, and the next one replaces what it has left.
         """
         if table in self._indexed_vectors or dims > MAX_INDEXED_HALF_DIMS:
             return
-        waiting_count = "SELECT count(*) FROM index_queue WHERE attempts = 0"  # others have failed, maybe for good
-        counted = f"SELECT (SELECT count(*) FROM {table}), ({waiting_count})"
-        [(stored, waiting)] = await self.read(lambda db: db.tuples(counted))
-        if stored < MIN_INDEXED_VECTORS or waiting > stored * MAX_WAITING_SHARE:
-            return
         if not await self.read(owns_schema):  # only the owner of a table may index it
             self._indexed_vectors.add(table)
+            return
+        waiting_count = "SELECT count(*) FROM index_queue WHERE attempts = 0"  # others have failed, maybe for good
+        counted = f"SELECT (SELECT count(*) FROM {table}_distinct), ({waiting_count})"
+        [(stored, waiting)] = await self.read(lambda db: db.tuples(counted))
+        if stored < MIN_INDEXED_VECTORS or waiting > stored * MAX_WAITING_SHARE:
             return
         build = IndexBuild(partial(connect, self._url, self._schema, self._hnsw), table, dims, self._hnsw)
         try:
