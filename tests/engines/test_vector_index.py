@@ -1,5 +1,6 @@
 """The HNSW index of the vectors, which the daemon builds once there are many and few are still to come."""
 
+import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -42,11 +43,12 @@ MIN_RECALL = 0.95
 EVERY_CHUNK = "SELECT id FROM chunks"
 EVERY_THIRD_CHUNK = "SELECT id FROM chunks WHERE id % 3 = 0"
 TABLE, INDEX = "chunk_vectors_1", "chunk_vectors_1_nearest"
-WORDS = (
-    "apple bridge candle desk engine flute garden hammer island jacket kettle lemon mirror needle orange pencil quilt "
-    "river saddle table umbrella violin wagon yarn zebra anchor basket copper dragon elbow feather guitar helmet ink "
-    "jewel knife ladder marble nest oven parcel rope"
-).split()
+WORDS = [
+    "apple", "bridge", "candle", "desk", "engine", "flute", "garden", "hammer", "island", "jacket", "kettle",
+    "lemon", "mirror", "needle", "orange", "pencil", "quilt", "river", "saddle", "table", "umbrella", "violin",
+    "wagon", "yarn", "zebra", "anchor", "basket", "copper", "dragon", "elbow", "feather", "guitar", "helmet",
+    "ink", "jewel", "knife", "ladder", "marble", "nest", "oven", "parcel", "rope",
+]  # fmt: skip
 """Of three of them, there are more than 10,000 texts with different vectors."""
 
 _ADD_CHUNKS = """
@@ -329,6 +331,27 @@ def test_search_uses_the_index_whatever_the_dimensions(
         assert admin.execute(_SCANS, [INDEX]).fetchone() == (1,)
     assert len(nearest) == NEIGHBOURS
     assert (nearest[0][0], round(nearest[0][1], 3)) == (42, 1.0)
+
+
+def test_eligible_vectors_that_are_far_away_are_found(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, vectors = server.new_database(), random_vectors(17, 400)
+    monkeypatch.setattr(engine, "MAX_COMPARED", 10)
+    farthest_first = np.argsort(vectors @ vectors[0]) + 1
+    far = sorted(farthest_first[:100].tolist())
+    with open_copy(url, "clankers") as db, psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(_ADD_CHUNKS, [len(vectors)])
+        db.engine.create_vectors(db, TABLE, DIMS)
+        with db.transaction():
+            for number, vector in enumerate(vectors, 1):
+                db.engine.insert_vector(db, TABLE, number, vector.tobytes())
+        assert IndexBuild(partial(connect, url, "clankers"), TABLE, DIMS, DEFAULT_HNSW).run()
+        for setting in ("enable_sort = off", "hnsw.ef_search = 10", "hnsw.max_scan_tuples = 1"):
+            db.execute(f"SET {setting}")
+        eligible = "SELECT value FROM json_each(:far)"
+        found = db.engine.nearest(db, TABLE, vectors[0].tobytes(), NEIGHBOURS, eligible, {"far": json.dumps(far)})
+        db.value("SELECT pg_stat_force_next_flush()")
+        assert admin.execute(_SCANS, [INDEX]).fetchone() == (1,)
+    assert [chunk for chunk, _ in found] == farthest_first[:100][::-1][:NEIGHBOURS].tolist()
 
 
 async def test_daemon_indexes_the_vectors_of_a_large_import(server: PostgresServer, home: Path) -> None:

@@ -196,15 +196,15 @@ class PostgresEngine(Engine):
             # OFFSET 0 has the chunks of each vector looked up as the index returns it, whatever the planner expects.
             chunks = f"SELECT rowid FROM {table}_rowids WHERE vector = near.id AND rowid IN ({eligible}) OFFSET 0"
             rows = db.tuples(
-                f"SELECT rowid, embedding <=> :query::vector FROM {table}_distinct AS near, LATERAL ({chunks}) AS chunks "
+                f"SELECT rowid, embedding <=> :query::vector "
+                f"FROM {table}_distinct AS near, LATERAL ({chunks}) AS chunks "
                 f"ORDER BY embedding{cast} <=> :query::vector{cast} LIMIT {k}",
                 params,
             )
-        if len(rows) < k:  # few are eligible, or these are far from the query: the index is searched to a limit
-            # The index does not know a sum.
+        if len(rows) < k:  # few are eligible, or the nearest of them are farther away than the index is searched
             rows = db.tuples(
-                f"SELECT rowid, embedding <=> :query::vector AS distance FROM {table} WHERE rowid IN ({eligible}) "
-                f"ORDER BY (embedding <=> :query::vector) + 0 LIMIT {k}",
+                f"SELECT rowid, embedding <=> :query::vector FROM {table} WHERE rowid IN ({eligible}) "
+                f"ORDER BY (embedding <=> :query::vector) + 0 LIMIT {k}",  # the index does not know a sum
                 params,
             )
         return sorted(((rowid, 1.0 - distance) for rowid, distance in rows), key=lambda row: -row[1])
