@@ -84,7 +84,7 @@ _CONTINUE_SESSION = """
 """
 _SESSION_STATE = """
     SELECT EXISTS (SELECT 1 FROM opted_out WHERE session_id = :id) AS is_opted_out,
-           EXISTS (SELECT 1 FROM sessions WHERE id = :id) AS is_stored
+           (SELECT updated_at FROM sessions WHERE id = :id) AS updated_at
 """
 _PLACEHOLDER_SESSION = """
     INSERT INTO sessions (id, source, created_at, created_guessed, updated_at) VALUES (:id, :source, :at, 1, :at)
@@ -340,9 +340,13 @@ def apply_event(db: Db, event: PreparedEvent) -> None:
             _apply_compaction(db, event, compaction)
         case SessionOptedOut(at=at):
             opt_out.opt_out_session(db, event.session_id, at)
+        case FirstPrompt() if ("first prompt", event.session_id) in db.known:
+            pass
         case update:
             if db.value(_SESSION_UPDATES[type(update)], event.row) is not None:
                 _announce_session(db, event.session_id)
+                if isinstance(update, FirstPrompt):
+                    db.known["first prompt", event.session_id] = True
 
 
 def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) -> None:
@@ -426,20 +430,26 @@ def _apply_compaction(db: Db, event: PreparedEvent, compaction: CompactionReport
 
 def _ensure_session(db: Db, event: PreparedEvent) -> bool:
     """Create a placeholder session if there is none yet; False for a session that has opted out."""
-    row = event.row
-    session = {"id": event.session_id, "at": row["created_at"]}
-    if row["created_at"] is not None:
+    row, at = event.row, event.row["created_at"]
+    fact = ("updated_at", event.session_id)
+    known = db.known.get(fact)
+    if known is not None and (at is None or at <= known):
+        return True
+    session = {"id": event.session_id, "at": at}
+    if at is not None:
         changes = db.total_changes()
         db.execute(_CONTINUE_SESSION, session)
         if db.total_changes() != changes:
+            db.known[fact] = at
             return True
-    [(is_opted_out, is_stored)] = db.tuples(_SESSION_STATE, session)
+    [(is_opted_out, updated_at)] = db.tuples(_SESSION_STATE, session)
     if is_opted_out:
         return False
-    if not is_stored:
-        params = {"id": event.session_id, "source": row.get("source"), "at": row["created_at"] or row["now"]}
-        db.execute(_PLACEHOLDER_SESSION, params)
+    if updated_at is None:
+        updated_at = at or row["now"]
+        db.execute(_PLACEHOLDER_SESSION, {"id": event.session_id, "source": row.get("source"), "at": updated_at})
         _announce_session(db, event.session_id)
+    db.known[fact] = updated_at
     return True
 
 

@@ -27,7 +27,7 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-EVENTS_PER_CHANGE = 16
+EVENTS_PER_CHANGE = 32
 """Events that are stored together before single events of others get their turn."""
 
 TABLES = {

@@ -80,6 +80,8 @@ class Db:
     def _prepare(self) -> None:
         self._finishing: dict[Callable[[Db], None], None] = {}
         self._notifications: dict[tuple[str, str, str], Notification] = {}
+        self.known: dict[tuple[str, str], Any] = {}
+        """What the running change has found out and need not ask again; forgotten at its end."""
 
     def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
         """Run a statement for its effect."""
@@ -144,6 +146,7 @@ class Db:
         finally:
             self._finishing.clear()
             self._notifications.clear()
+            self.known.clear()
 
     def before_commit(self, finish: "Callable[[Db], None]") -> None:
         """Run `finish` once at the end of this transaction, however often it is registered."""
@@ -156,8 +159,9 @@ class Db:
         """
         self._notifications[notification.kind, notification.action, notification.id] = notification
 
-    def take_notifications(self) -> list[Notification]:
-        """Return what was collected since the last call, and forget it."""
+    def end_change(self) -> list[Notification]:
+        """Forget what the change knew and announced; return the announcements."""
+        self.known.clear()
         if not self._notifications:
             return []
         taken = list(self._notifications.values())

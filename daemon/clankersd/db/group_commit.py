@@ -42,7 +42,7 @@ def commit_together(db: Db, changes: Iterable[Change]) -> list[Outcome]:
             outcomes = []
             for change in remaining:
                 run.append(change)
-                outcomes.append(Outcome(change(db), notifications=db.take_notifications()))
+                outcomes.append(Outcome(change(db), notifications=db.end_change()))
             return outcomes
     except STORAGE_ERRORS:
         raise
@@ -56,13 +56,13 @@ def commit_together(db: Db, changes: Iterable[Change]) -> list[Outcome]:
 def _run_in_savepoint(db: Db, change: Change) -> Outcome:
     db.execute("SAVEPOINT change")
     try:
-        outcome = Outcome(change(db), notifications=db.take_notifications())
+        outcome = Outcome(change(db), notifications=db.end_change())
         db.confirm()
     except STORAGE_ERRORS:
         raise
     except Exception as error:  # returned to the sender of the change
         db.execute("ROLLBACK TO change")
-        db.take_notifications()
+        db.end_change()
         outcome = Outcome(error=error)
     db.execute("RELEASE change")
     return outcome

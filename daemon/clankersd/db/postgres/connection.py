@@ -322,6 +322,7 @@ class PostgresDb(Db):
         finally:
             self._finishing.clear()
             self._notifications.clear()
+            self.known.clear()
             self.has_new_words.clear()
 
     def total_changes(self) -> int:
