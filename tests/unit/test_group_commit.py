@@ -57,3 +57,18 @@ def test_notifications_of_a_single_failing_change_are_dropped(db: Db) -> None:
 
 def test_notifications_repeated_within_a_change_are_announced_once(db: Db) -> None:
     assert announced_and_stored(db, store("a", "b", "a"), store("a")) == (["a", "b", "a"], ["a", "b"])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_change_knows_nothing_of_the_change_before(db: Db, fails: bool) -> None:
+    known: list[object] = []
+
+    def change(db: Db) -> None:
+        known.append(db.known.get(("updated_at", "s")))
+        db.known["updated_at", "s"] = 1
+        if fails and len(known) == 2:
+            raise ValueError("refused")
+
+    commit_together(db, [change, change])
+    commit_together(db, [change])
+    assert set(known) == {None}
