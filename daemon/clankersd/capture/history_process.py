@@ -5,6 +5,7 @@ the daemon's interpreter lock, which the events of running sessions need. It rea
 writes events that are ready to be stored to its standard output.
 """
 
+import gc
 import os
 import resource
 import sys
@@ -36,6 +37,9 @@ PIECE_BYTES = 1024 * 1024
 
 EVENTS_PER_MESSAGE = 64
 """The daemon decodes as many at once, during which it does nothing else."""
+
+GC_THRESHOLD_OBJECTS = 50_000
+"""Objects between two collections: a piece has many, and few of them refer to each other."""
 
 INACTIVE_AFTER_MS = 3_600_000
 """A session whose file has not changed for this long has ended."""
@@ -105,6 +109,8 @@ def main() -> None:
     with suppress(OSError):
         os.nice(NICENESS)
     limit_resources({resource.RLIMIT_AS: MAX_MEMORY_BYTES})
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD_OBJECTS)
     logged = collect_log()
     decoder = msgspec.msgpack.Decoder(Task)
     encoder = msgspec.msgpack.Encoder(enc_hook=str)

@@ -44,6 +44,11 @@ MAX_LOGGED_CHANGES = 100_000
 """Changes of chunks that are logged: a reader that missed some reads all chunks again."""
 
 
+_QUEUE_CHUNK = """
+    INSERT INTO index_queue (generation, chunk)
+    SELECT index_generations.id, chunks.id FROM chunks CROSS JOIN index_generations USING (chunking)
+    WHERE chunk_id = :chunk_id AND state IN ('live', 'building') AND provider <> 'none'
+"""
 _INDEX_NEW = f"""
     INSERT INTO chunks_fts (rowid, text, header, extra)
     SELECT id, {CHUNK_TEXT}, header, extra FROM chunks
@@ -184,6 +189,9 @@ class SqliteEngine(Engine):
         params = {"id": chunk, "embedding": embedding}
         db.execute(f"DELETE FROM {table} WHERE rowid = :id", params)
         db.execute(f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding)", params)
+
+    def queue_chunk(self, db: "Db", chunk_id: str) -> None:
+        db.execute(_QUEUE_CHUNK, {"chunk_id": chunk_id})
 
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
         db.execute(f"DELETE FROM {table} WHERE rowid = :id", {"id": chunk})

@@ -181,7 +181,7 @@ def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None
         if old["header"] != row["header"]:  # only then, because it updates the full-text index
             db.execute("UPDATE chunks SET header = :header WHERE id = :id", {"header": row["header"], "id": old["id"]})
     for row in changes.added[:limit]:
-        db.execute(_INSERT[owner.column], row)
+        _insert(db, owner, row)
     if changes.added:
         db.before_commit(index_full_text)
     return limit is None or len(changes.added) <= limit
@@ -195,8 +195,13 @@ def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
 def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count: int) -> None:
     """Store `count` chunks from position `start` on, where none are stored yet."""
     for position in range(start, min(start + count, len(chunked.chunks))):
-        db.execute(_INSERT[owner.column], _row(owner, chunked, position))
+        _insert(db, owner, _row(owner, chunked, position))
     db.before_commit(index_full_text)
+
+
+def _insert(db: Db, owner: Owner, row: Row) -> None:
+    db.execute(_INSERT[owner.column], row)
+    db.engine.queue_chunk(db, row["chunk_id"])
 
 
 def index_full_text(db: Db) -> None:

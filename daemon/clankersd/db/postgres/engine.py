@@ -181,6 +181,9 @@ class PostgresEngine(Engine):
             params,
         )
 
+    def queue_chunk(self, db: "Db", chunk_id: str) -> None:
+        """Do nothing: a trigger has done it."""
+
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
         db.execute(f"DELETE FROM {table}_rowids WHERE rowid = :id", {"id": chunk})
 
