@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import pytest
 from e2e.mock_model import MockModel, Reply, Said, mock_model
 from helpers.daemon import DaemonProcess, RawConnection
+from helpers.hook import end_started_daemons
 from helpers.waiting import eventually
 
 INSTALL_SECONDS = 400
@@ -243,6 +244,7 @@ def machine(scripts: Callable[[Path], Mapping[str, Sequence[Reply]]]) -> Iterato
                 yield Machine(home, daemon, model)
             finally:
                 daemon.close()
+                end_started_daemons(home)  # some harnesses do not pass on the environment that forbids it
 
 
 def _make_project(home: Path) -> None:

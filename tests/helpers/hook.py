@@ -44,10 +44,16 @@ def autostarting(home: Path) -> Iterator[DaemonProcess]:
     try:
         yield daemon
     finally:
-        lock = home / "clankers" / "clankers.db.lock"
-        if lock.exists() and (pid := lock.read_text().strip()):
+        end_started_daemons(home)
+
+
+def end_started_daemons(home: Path) -> None:
+    """End the daemons that hooks have started below this folder, wherever they keep their data."""
+    for lock in home.rglob("clankers.db.lock"):
+        pid = lock.read_text().strip()
+        if pid and not _is_dead(int(pid)):
             os.kill(int(pid), signal.SIGTERM)
-            eventually(lambda: not Path(f"/proc/{pid}").exists() or _is_dead(int(pid)), "the daemon has ended")
+            eventually(lambda pid=pid: _is_dead(int(pid)), "the daemon has ended")  # type: ignore[misc]
 
 
 def _is_dead(pid: int) -> bool:

@@ -6,6 +6,7 @@ import apsw
 import pytest
 
 from clankers_protocol.search import Filter
+from clankersd.capture.identity import _REPORTED_BY_HOOK
 from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
 from clankersd.memories.filters import memory_visibility
@@ -59,3 +60,8 @@ def test_query_of_a_union_of_filters_uses_the_indexes_of_both(db: Db) -> None:
     assert "idx_chunks_chunking" in shown
     assert "idx_chunks_project" in shown
     assert "SCAN chunks" not in shown
+
+
+def test_query_for_what_a_hook_reported_reads_only_messages_of_the_session(db: Db) -> None:
+    shown = plan(db, _REPORTED_BY_HOOK, {"session": "s", "kind": "prompt", "digest": "d", "prompt": "p"})
+    assert "idx_told_messages_by_hook (session_id=? AND kind=?)" in shown

@@ -17,7 +17,7 @@ _BY_TEXT = """
 """
 _REPORTED_BY_HOOK = """
     SELECT message_id FROM told_messages
-    WHERE session_id = :session AND kind = :kind AND line_id IS NULL AND (digest = :digest OR :digest = '')
+    WHERE session_id = :session AND kind = :kind AND coalesce(line_id, '') = '' AND (digest = :digest OR :digest = '')
       AND (prompt_id = :prompt OR :digest <> '')
     ORDER BY prompt_id <> :prompt, message_id LIMIT 1
 """

@@ -1,3 +1,4 @@
+DROP INDEX idx_told_messages_by_hook;
 CREATE TRIGGER chunks_ai AFTER INSERT ON chunks BEGIN
     INSERT INTO index_queue (generation, chunk)
         SELECT id, NEW.id FROM index_generations

@@ -1,0 +1,1 @@
+DROP INDEX idx_told_messages_by_hook;
