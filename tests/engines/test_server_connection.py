@@ -18,7 +18,7 @@ from helpers.waiting import eventually
 from clankersd.db.connection import Extension
 from clankersd.db.errors import SchemaRefused, ServerGone
 from clankersd.db.postgres.connection import PostgresDb, create_schema
-from clankersd.db.postgres.store import find_vector_extension
+from clankersd.db.postgres.store import RELEASE_SECONDS, find_vector_extension
 from clankersd.hook_start import secure_environment
 
 pytestmark = [
@@ -271,3 +271,15 @@ def test_forgotten_text_is_in_no_table_file(server: PostgresServer, home: Path) 
 
 def files_with(server: PostgresServer, text: bytes) -> list[Path]:
     return [path for path in (server.data / "base").rglob("*") if path.is_file() and text in path.read_bytes()]
+
+
+def test_schema_is_opened_although_a_session_that_has_locked_it_is_still_ending(
+    server: PostgresServer, home: Path
+) -> None:
+    url = server.new_database()
+    ending = psycopg.connect(url, autocommit=True)
+    ending.execute("SELECT pg_advisory_lock(hashtext('clankersd'), hashtext('clankers'))")
+    threading.Timer(RELEASE_SECONDS / 2, ending.close).start()
+    with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon, daemon.connect() as rpc:
+        assert rpc.call("health")["problem"] is None
+        assert all("database refused" not in path.read_text() for path in daemon.logs.iterdir())

@@ -944,7 +944,7 @@ CONTEXTS: tuple[Context, ...] = (
     Context(
         "xml-element",
         _SECRET_WORDS,
-        r"(?:[ \t][^<>\n]{0,120})?>([^<>\n]{3,500})</",
+        r"(?:[ \t][^<>\n]{0,120}+)?+>([^<>\n]{3,500}+)</",
         "element",
         "Maven settings and similar files",
         (

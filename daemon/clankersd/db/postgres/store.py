@@ -56,6 +56,9 @@ MAX_COMMIT_TRIES = 4
 MAX_LOCK_SECONDS = 5.0
 """Time that a statement waits for locks of other sessions; less than a read may take."""
 
+RELEASE_SECONDS = 2.0
+"""Time for the server to end a session that has locked the schema: ours before a restore, or a killed daemon's."""
+
 _MIGRATION_LOCK = "SELECT pg_advisory_{action}(hashtext('clankersd migration'), hashtext(current_schema()))"
 _LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
 _HOLDERS = """
@@ -315,16 +318,23 @@ class PostgresStore(Store):
         if migration.applied:
             log.info("migrated", applied=migration.applied, engine=self.engine.name)
 
+    def _lock_schema(self, db: Db) -> None:
+        """Lock the schema for this session; raises SchemaRefused if another daemon keeps it."""
+        refused_at = time.monotonic() + RELEASE_SECONDS
+        while not db.value(_LOCK.format(suffix="_shared" if self.is_shared else "")):
+            if time.monotonic() > refused_at:
+                holder = db.value(_HOLDERS) or "a machine that is gone by now"
+                raise SchemaRefused(
+                    f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
+                    "database_schema, or set database_shared = true for all of them"
+                )
+            time.sleep(RELEASE_SECONDS / 40)
+
     def _prepare_server(self, db: Db) -> migrations.MigrationRun:
         """Lock the schema against other daemons, unless it is shared, and migrate it."""
         _set_timeout(db, "lock", min(MAX_LOCK_SECONDS, self._write_seconds / 2))
         db.execute(_MIGRATION_LOCK.format(action="lock"))  # one daemon after another
-        if not db.value(_LOCK.format(suffix="_shared" if self.is_shared else "")):
-            holder = db.value(_HOLDERS)
-            raise SchemaRefused(
-                f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
-                "database_schema, or set database_shared = true for all of them"
-            )
+        self._lock_schema(db)
         assert isinstance(db, PostgresDb)
         db.is_shared = db.server.is_shared = self.is_shared
         self._set_synchronous_commit(db)
