@@ -51,12 +51,13 @@ def end_started_daemons(home: Path) -> None:
     """End the daemons that hooks have started below this folder, wherever they keep their data."""
     for lock in home.rglob("clankers.db.lock"):
         pid = lock.read_text().strip()
-        if pid and not _is_dead(int(pid)):
+        if pid and not is_dead(int(pid)):
             os.kill(int(pid), signal.SIGTERM)
-            eventually(lambda pid=pid: _is_dead(int(pid)), "the daemon has ended")  # type: ignore[misc]
+            eventually(lambda pid=pid: is_dead(int(pid)), "the daemon has ended")  # type: ignore[misc]
 
 
-def _is_dead(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
+    """Tell whether a process has ended, also if nobody has asked for its exit code yet."""
     try:
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
     except OSError:

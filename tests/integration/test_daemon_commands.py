@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess
-from helpers.hook import autostarting
+from helpers.hook import autostarting, is_dead
+from helpers.waiting import eventually
 
 
 def test_daemon_starts_restarts_and_stops(home: Path) -> None:
@@ -65,6 +66,7 @@ def test_command_starts_a_daemon_again_that_was_killed_right_after_its_start(hom
     with autostarting(home) as daemon:
         killed = ctl(daemon, "daemon", "start", "--json").json["pid"]
         os.kill(killed, signal.SIGKILL)
+        eventually(lambda: is_dead(killed), "it is dead")  # until then, its socket accepts connections
         ran = ctl(daemon, "sessions")
         assert ran.code == 0, ran.err
         assert ctl(daemon, "daemon", "status", "--json").json["pid"] != killed

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.hook import is_dead
 from helpers.waiting import eventually
 
 SESSIONS, PROMPTS = 30, 300
@@ -56,13 +57,6 @@ def reader_of(daemon: DaemonProcess) -> int:
     return int(eventually(find, "the history is being read"))
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def ended(rpc: RawConnection, job: str) -> dict[str, Any]:
     return dict(eventually(lambda: (one := rpc.call("job.status", id=job))["state"] != "running" and one, "it ends"))
 
@@ -84,7 +78,7 @@ def test_a_cancelled_import_ends_the_reader(daemon: DaemonProcess, rpc: RawConne
     pid = reader_of(daemon)
     rpc.call("job.cancel", id=job)
     assert ended(rpc, job)["state"] == "cancelled"
-    eventually(lambda: is_gone(pid), "the reader ends")
+    eventually(lambda: is_dead(pid), "the reader ends")
     assert ended(rpc, start_import(rpc))["state"] == "done"
 
 
@@ -92,7 +86,7 @@ def test_the_reader_ends_with_a_daemon_that_is_killed(daemon: DaemonProcess, rpc
     start_import(rpc)
     pid = reader_of(daemon)
     daemon.kill()
-    eventually(lambda: is_gone(pid), "the reader ends")
+    eventually(lambda: is_dead(pid), "the reader ends")
     with running_daemon(daemon.home, HOME=str(daemon.home)) as restarted, restarted.connect() as connection:
         ended(connection, start_import(connection))
         assert connection.call("query", sql="SELECT count(*) FROM messages")["rows"] == [[SESSIONS * PROMPTS]]
