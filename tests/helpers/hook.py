@@ -57,8 +57,9 @@ def end_started_daemons(home: Path) -> None:
 
 
 def is_dead(pid: int) -> bool:
-    """Tell whether a process has ended, also if nobody has asked for its exit code yet."""
+    """Tell whether all threads of a process have ended, also if nobody has asked for its exit code yet."""
+    process = Path(f"/proc/{pid}")
     try:
-        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+        return ") Z " in (process / "stat").read_text() and len(list((process / "task").iterdir())) == 1
     except OSError:
         return True
