@@ -46,7 +46,7 @@ INACTIVE_AFTER_MS = 3_600_000
 
 
 class IndexSettings(msgspec.Struct):
-    """What preparing an event needs of the index; a PreparingIndex."""
+    """Settings of the index that preparing an event needs; a PreparingIndex."""
 
     chunkings: list[Chunking]
     sources: tuple[str, ...]
@@ -113,7 +113,7 @@ def main() -> None:
     gc.set_threshold(GC_THRESHOLD_OBJECTS)
     logged = collect_log()
     decoder = msgspec.msgpack.Decoder(Task)
-    encoder = msgspec.msgpack.Encoder(enc_hook=str)
+    encoder = msgspec.msgpack.Encoder()
     with suppress(BrokenPipeError, KeyboardInterrupt):
         for data in read_messages(sys.stdin.buffer):
             for message in read_session(decoder.decode(data), logged):

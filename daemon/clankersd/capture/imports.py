@@ -1,6 +1,7 @@
 """Import of the history in a harness's own files, as a job. What is stored already stays as it is."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -71,18 +72,16 @@ class _Import:
         self._request = request
         self._harness = harness
         self._new: dict[str, set[str]] = {name: set() for name in TABLES}
-        self._redacted = self._malformed = 0
+        self._redacted = self._malformed = self._opted_out = 0
         self._unreadable: set[PastSession] = set()
         self._stored_pieces: list[Piece] = []
         """Pieces of transcripts whose events are stored; that they were read is recorded with the next events."""
 
     async def run(self, progress: Progress) -> ImportSummary:
         """Import every past session, oldest first."""
-        assert self._harness.find_history
         daemon, request = self._daemon, self._request
         roots = data_folders(self._harness, daemon.config.transcript_folders)
-        found = await anyio.to_thread.run_sync(self._harness.find_history, roots, clock.to_ms(request.since) or 0)
-        sessions = [past for past in found if not past.project or not opt_out.is_opted_out(past.project)]
+        sessions = await anyio.to_thread.run_sync(self._find_sessions, roots)
         reader = HistoryReader(daemon.index, self._harness.name, [str(root) for root in roots])
         async with reader.parts(sessions) as parts:
             done = 0
@@ -99,15 +98,26 @@ class _Import:
             files=len(sessions) - len(self._unreadable),
             redacted=self._redacted,
             malformed=self._malformed,
-            opted_out=len(found) - len(sessions),
+            opted_out=self._opted_out,
             unreadable=len(self._unreadable),
             folders=[str(root) for root in roots],
             **{name: len(ids) for name, ids in self._new.items()},
         )
 
+    def _find_sessions(self, roots: list[Path]) -> list[PastSession]:
+        """Find the past sessions, without those of projects that have opted out."""
+        assert self._harness.find_history
+        found = self._harness.find_history(roots, clock.to_ms(self._request.since) or 0)
+        sessions = [past for past in found if not past.project or not opt_out.is_opted_out(past.project)]
+        self._opted_out = len(found) - len(sessions)
+        return sessions
+
     async def _store_part(self, part: SessionPart) -> None:
-        self._malformed += part.malformed
+        """Store a part of a session, unless one before it could not be stored: none may be left out in between."""
         session = part.session
+        if session in self._unreadable:
+            return
+        self._malformed += part.malformed
         try:
             if part.events:
                 await self._store(self._with_current_chunks(part))

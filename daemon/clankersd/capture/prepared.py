@@ -84,7 +84,7 @@ class PreparedEvent(msgspec.Struct, frozen=True):
 
 
 class PreparingIndex(Protocol):
-    """What preparing an event needs of the index."""
+    """The part of the index that preparing an event needs."""
 
     @property
     def sources(self) -> tuple[str, ...]: ...

@@ -81,7 +81,7 @@ class Db:
         self._finishing: dict[Callable[[Db], None], None] = {}
         self._notifications: dict[tuple[str, str, str], Notification] = {}
         self.known: dict[tuple[str, str], Any] = {}
-        """What the running change has found out and need not ask again; forgotten at its end."""
+        """Facts that the running change has found out and need not ask for again; forgotten at its end."""
 
     def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
         """Run a statement for its effect."""
