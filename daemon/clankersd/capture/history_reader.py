@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import anyio
 import msgspec
 import structlog
-from anyio.streams.memory import MemoryObjectSendStream
 
 from clankersd.capture.harnesses.base import PastSession
 from clankersd.capture.history_process import (
@@ -27,8 +26,8 @@ from clankersd.log import LEVELS
 from clankersd.processes.parent import ChildProcess, ProcessEnded
 
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024
-PARTS_AHEAD = 2
-"""Parts that are read before they can be stored, about a megabyte each."""
+MAX_EVENTS_AHEAD = 2_000
+"""Events that are read before they can be stored; they are stored together, since each commit costs time."""
 
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
@@ -50,6 +49,40 @@ class SessionPart:
     problem: str | None = None
 
 
+class _PartsAhead:
+    """Parts that were read and wait to be stored: a few large ones, or those of many small sessions."""
+
+    def __init__(self) -> None:
+        self._parts: list[SessionPart] = []
+        self._is_complete = False
+        self._changed = anyio.Condition()
+
+    async def add(self, part: SessionPart) -> None:
+        """Add a part, once there is room for it."""
+        async with self._changed:
+            while sum(len(each.events) for each in self._parts) >= MAX_EVENTS_AHEAD:
+                await self._changed.wait()
+            self._parts.append(part)
+            self._changed.notify_all()
+
+    async def complete(self) -> None:
+        async with self._changed:
+            self._is_complete = True
+            self._changed.notify_all()
+
+    async def batches(self) -> AsyncIterator[list[SessionPart]]:
+        """Yield all parts that were read since the last time, until there are no more."""
+        while True:
+            async with self._changed:
+                while not self._parts and not self._is_complete:
+                    await self._changed.wait()
+                parts, self._parts = self._parts, []
+                self._changed.notify_all()
+            if not parts:
+                return
+            yield parts
+
+
 class HistoryReader:
     """Reads past sessions one after the other."""
 
@@ -58,15 +91,15 @@ class HistoryReader:
         self._process: ChildProcess | None = None
 
     @asynccontextmanager
-    async def parts(self, sessions: list[PastSession]) -> AsyncIterator[AsyncIterator[SessionPart]]:
+    async def batches(self, sessions: list[PastSession]) -> AsyncIterator[AsyncIterator[list[SessionPart]]]:
         """Provide the parts of all sessions, in order; they are read while earlier ones are stored."""
-        send, receive = anyio.create_memory_object_stream[SessionPart](PARTS_AHEAD)
+        ahead = _PartsAhead()
         failure: Exception | None = None
         try:
-            async with anyio.create_task_group() as tasks, receive:
-                tasks.start_soon(self._read_all, sessions, send)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read_all, sessions, ahead)
                 try:
-                    yield receive
+                    yield ahead.batches()
                 except Exception as error:  # a task group would raise it as one of several
                     failure = error
                 tasks.cancel_scope.cancel()
@@ -75,16 +108,16 @@ class HistoryReader:
         if failure is not None:
             raise failure
 
-    async def _read_all(self, sessions: list[PastSession], send: MemoryObjectSendStream[SessionPart]) -> None:
-        async with send:
-            for session in sessions:
-                try:
-                    async for part in self._read(session):
-                        await send.send(part)
-                except (ProcessEnded, OSError, UnicodeError) as error:
-                    await self._end_process()
-                    problem = "reading it ended the process" if isinstance(error, ProcessEnded) else repr(error)
-                    await send.send(SessionPart(session, is_last=True, problem=problem))
+    async def _read_all(self, sessions: list[PastSession], ahead: _PartsAhead) -> None:
+        for session in sessions:
+            try:
+                async for part in self._read(session):
+                    await ahead.add(part)
+            except (ProcessEnded, OSError, UnicodeError) as error:
+                await self._end_process()
+                problem = "reading it ended the process" if isinstance(error, ProcessEnded) else repr(error)
+                await ahead.add(SessionPart(session, is_last=True, problem=problem))
+        await ahead.complete()
 
     async def _read(self, session: PastSession) -> AsyncIterator[SessionPart]:
         if self._process is None:

@@ -1,6 +1,7 @@
 """Import of the history in a harness's own files, as a job. What is stored already stays as it is."""
 
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from clankersd.capture.pause import Pauses
 from clankersd.capture.prepared import PreparedEvent
 from clankersd.capture.transcripts import Piece, record_position
 from clankersd.db import Db
-from clankersd.db.group_commit import Change
+from clankersd.db.group_commit import Change, Outcome
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
@@ -83,13 +84,13 @@ class _Import:
         roots = data_folders(self._harness, daemon.config.transcript_folders)
         sessions = await anyio.to_thread.run_sync(self._find_sessions, roots)
         reader = HistoryReader(daemon.index, self._harness.name, [str(root) for root in roots])
-        async with reader.parts(sessions) as parts:
+        async with reader.batches(sessions) as batches:
             done = 0
-            async for part in parts:
-                await progress(done, len(sessions), part.session.label)
-                await self._store_part(part)
-                done += part.is_last
-        await self._store([])
+            async for parts in batches:
+                await progress(done, len(sessions), parts[0].session.label)
+                await self._store_parts(parts)
+                done += sum(part.is_last for part in parts)
+        await self._store_parts([])
         await progress(len(sessions), len(sessions), "done")
         daemon.index.wake()
         return ImportSummary(
@@ -112,39 +113,24 @@ class _Import:
         self._opted_out = len(found) - len(sessions)
         return sessions
 
-    async def _store_part(self, part: SessionPart) -> None:
-        """Store a part of a session, unless one before it could not be stored: none may be left out in between."""
-        session = part.session
-        if session in self._unreadable:
-            return
-        self._malformed += part.malformed
-        try:
-            if part.events:
-                await self._store(self._with_current_chunks(part))
-            if part.piece and not self._request.dry_run:
-                self._stored_pieces.append(part.piece)
-            problem = part.problem
-        except RpcError:
-            raise
-        except Exception as error:  # the other sessions are imported all the same
-            problem = repr(error)
-        if problem:
-            log.warning("history not read", path=str(session.path), problem=problem)
-            self._unreadable.add(session)
-        elif part.is_last and not self._request.dry_run:
-            self._daemon.files.add_project(session.project)  # its memory files are history, too
-
-    def _with_current_chunks(self, part: SessionPart) -> list[PreparedEvent]:
-        """Return the events; if the index is chunked in another way by now, their texts are chunked later."""
-        if part.chunkings == self._daemon.index.chunkings("sessions"):
-            return part.events
-        return [msgspec.structs.replace(event, chunks=None) for event in part.events]
-
-    async def _store(self, events: list[PreparedEvent]) -> None:
-        """Store events, and how far transcripts were read before them."""
-        changes: list[Change] = [partial(_record_position, piece=piece) for piece in self._stored_pieces]
+    async def _store_parts(self, parts: list[SessionPart]) -> None:
+        """Store parts of sessions, and how far transcripts were read before them."""
+        positions: list[Change] = [partial(_record_position, piece=piece) for piece in self._stored_pieces]
         self._stored_pieces.clear()
-        changes += [
+        changes_of = [self._changes_of(part) for part in parts]
+        outcomes = iter(await self._daemon.store.write_all([*positions, *chain.from_iterable(changes_of)]))
+        for outcome in islice(outcomes, len(positions)):
+            if outcome.error is not None:
+                raise outcome.error
+        for part, changes in zip(parts, changes_of, strict=True):
+            self._finish_part(part, list(islice(outcomes, len(changes))))
+
+    def _changes_of(self, part: SessionPart) -> list[Change]:
+        """Return what stores the events of a part; nothing if one before it could not be stored."""
+        if part.session in self._unreadable:
+            return []
+        events = self._with_current_chunks(part)
+        return [
             partial(
                 _apply_and_count,
                 events=events[start : start + EVENTS_PER_CHANGE],
@@ -153,16 +139,40 @@ class _Import:
             )
             for start in range(0, len(events), EVENTS_PER_CHANGE)
         ]
-        for outcome in await self._daemon.store.write_all(changes):
+
+    def _finish_part(self, part: SessionPart, outcomes: list[Outcome]) -> None:
+        """Count what a part has added. A transcript counts as read only up to the first part that failed."""
+        session, problem = part.session, part.problem
+        if session in self._unreadable:
+            return
+        self._malformed += part.malformed
+        for outcome in outcomes:
+            if isinstance(outcome.error, RpcError):
+                raise outcome.error
             if isinstance(outcome.error, _DryRun):
                 new, redacted = outcome.error.new, outcome.error.redacted
             elif outcome.error is not None:
-                raise outcome.error
+                problem = repr(outcome.error)  # the other sessions are imported all the same
+                break
             else:
                 new, redacted = outcome.value
             self._redacted += redacted
             for name, ids in new.items():
                 self._new[name].update(ids)
+        if problem:
+            log.warning("history not read", path=str(session.path), problem=problem)
+            self._unreadable.add(session)
+        elif not self._request.dry_run:
+            if part.piece:
+                self._stored_pieces.append(part.piece)
+            if part.is_last:
+                self._daemon.files.add_project(session.project)  # its memory files are history, too
+
+    def _with_current_chunks(self, part: SessionPart) -> list[PreparedEvent]:
+        """Return the events; if the index is chunked in another way by now, their texts are chunked later."""
+        if part.chunkings == self._daemon.index.chunkings("sessions"):
+            return part.events
+        return [msgspec.structs.replace(event, chunks=None) for event in part.events]
 
 
 def _record_position(db: Db, piece: Piece) -> tuple[dict[str, list[str]], int]:
