@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -19,6 +20,7 @@ from clankersd.capture.history_process import (
     collect_log,
     read_session,
 )
+from clankersd.index.chunks import MAX_SELECTABLE_CHARACTERS, Chunking
 
 
 class FailingReader:
@@ -57,6 +59,32 @@ def test_events_come_before_the_piece_that_they_are(transcript: Path) -> None:
     assert isinstance(piece, EndOfPiece)
     assert piece.piece.lines == 1
     assert end == EndOfSession(0, [])
+
+
+def test_a_text_is_sent_once(transcript: Path) -> None:
+    """The row of an event has its text; copies of it would be encoded and decoded for nothing."""
+    text = "the writer is closed before its buffer is flushed"
+    transcript.write_text(transcript.read_text().replace("hello", text))
+    task = task_for(transcript, transcript.parent)
+    task.index.chunkings = [Chunking(1, 400, 80)]
+    events = next(iter(read_session(task, [])))
+    assert isinstance(events, Events)
+    [message, first_prompt] = [one for one in events.events if text in str(one.row)]
+    for one in (message, first_prompt):
+        assert msgspec.msgpack.encode(one).count(text.encode()) == (1 if one is message else 2)  # a prompt is a title
+    assert message.chunks
+    [chunk] = message.chunks[0].chunks
+    assert (chunk.start_offset, chunk.end_offset) == (0, len(text))
+
+
+def test_a_text_too_long_to_be_selected_is_sent_with_its_chunks(transcript: Path) -> None:
+    transcript.write_text(transcript.read_text().replace("hello", "word " * (MAX_SELECTABLE_CHARACTERS // 4)))
+    task = task_for(transcript, transcript.parent)
+    task.index.chunkings = [Chunking(1, 400, 80)]
+    events = next(iter(read_session(task, [])))
+    assert isinstance(events, Events)
+    [chunked] = [one.chunks[0] for one in events.events if one.chunks]
+    assert all(chunk.text for chunk in chunked.chunks)
 
 
 def test_a_file_that_cannot_be_opened_is_unreadable(tmp_path: Path) -> None:

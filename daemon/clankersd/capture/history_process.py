@@ -18,8 +18,18 @@ from typing import Any
 import msgspec
 import structlog
 
+from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
 from clankersd import clock
-from clankersd.capture.events import SessionInactive
+from clankersd.capture.events import (
+    CompactionReported,
+    ErrorReported,
+    FirstPrompt,
+    MessageReported,
+    SessionInactive,
+    SessionReported,
+    SessionSummary,
+    ToolReported,
+)
 from clankersd.capture.harnesses import HARNESSES
 from clankersd.capture.harnesses.base import PastSession
 from clankersd.capture.prepared import PreparedEvent, prepare_event
@@ -43,6 +53,18 @@ GC_THRESHOLD_OBJECTS = 50_000
 
 INACTIVE_AFTER_MS = 3_600_000
 """A session whose file has not changed for this long has ended."""
+
+
+_EMPTY: dict[type, dict[str, Any]] = {
+    SessionReported: {"session": SessionEvent()},
+    MessageReported: {"message": MessageEvent()},
+    ToolReported: {"tool": ToolEvent()},
+    ErrorReported: {"error": SessionErrorEvent()},
+    CompactionReported: {"compaction": CompactionEvent()},
+    FirstPrompt: {"prompt": ""},
+    SessionSummary: {"summary": ""},
+}
+"""Fields of events that hold what the row of the prepared event holds, and nothing in place of it."""
 
 
 class IndexSettings(msgspec.Struct):
@@ -147,7 +169,21 @@ def read_session(task: Task, logged: list[dict[str, Any]]) -> Iterator[Message]:
 def _messages(task: Task, events: list[PreparedEvent]) -> Iterator[Events]:
     for start in range(0, len(events), EVENTS_PER_MESSAGE):
         speakers, task.index.speakers = task.index.speakers, set()
-        yield Events(events[start : start + EVENTS_PER_MESSAGE], speakers)
+        yield Events([_without_copies(event) for event in events[start : start + EVENTS_PER_MESSAGE]], speakers)
+
+
+def _without_copies(event: PreparedEvent) -> PreparedEvent:
+    """Leave out what `row` has as well: the daemon would spend more time on the copies than on the texts."""
+    reported, chunks = event.event, event.chunks
+    if empty := _EMPTY.get(type(reported)):
+        reported = msgspec.structs.replace(reported, **empty)
+    if chunks:
+        chunks = [_without_text(chunked) if chunked.is_selectable else chunked for chunked in chunks]
+    return msgspec.structs.replace(event, event=reported, chunks=chunks)
+
+
+def _without_text(chunked: ChunkedText) -> ChunkedText:
+    return msgspec.structs.replace(chunked, chunks=[msgspec.structs.replace(each, text="") for each in chunked.chunks])
 
 
 def collect_log() -> list[dict[str, Any]]:
