@@ -343,10 +343,11 @@ def apply_event(db: Db, event: PreparedEvent) -> None:
         case FirstPrompt() if ("first prompt", event.session_id) in db.known:
             pass
         case update:
-            if db.value(_SESSION_UPDATES[type(update)], event.row) is not None:
+            has_changed = db.value(_SESSION_UPDATES[type(update)], event.row) is not None
+            if has_changed:
                 _announce_session(db, event.session_id)
-                if isinstance(update, FirstPrompt):
-                    db.known["first prompt", event.session_id] = True
+            if isinstance(update, FirstPrompt) and (has_changed or ("updated_at", event.session_id) in db.known):
+                db.known["first prompt", event.session_id] = True  # the session is stored, and has a title by now
 
 
 def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) -> None:
@@ -385,7 +386,7 @@ def _apply_message(db: Db, event: PreparedEvent, reported: MessageReported) -> N
     count_redactions(db, event.redactions, row["now"])
     if row["text_content"]:
         index_message(db, message, event.chunks)
-    elif row["role"]:
+    elif row["role"] and message["is_chunked"]:
         index_role(db, message_id, row["role"])
     facts = {"sessionId": message["session_id"], "role": message["role"]}
     db.after_commit(Notification("message", "stored", message_id, facts))

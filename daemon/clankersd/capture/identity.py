@@ -16,16 +16,19 @@ _BY_TEXT = """
     ORDER BY line_id IS NOT NULL LIMIT 1
 """
 _REPORTED_BY_HOOK = """
-    SELECT message_id FROM told_messages
-    WHERE session_id = :session AND kind = :kind AND coalesce(line_id, '') = '' AND (digest = :digest OR :digest = '')
-      AND (prompt_id = :prompt OR :digest <> '')
-    ORDER BY prompt_id <> :prompt, message_id LIMIT 1
+    SELECT message_id, (digest = :digest OR :digest = '') AND (prompt_id = :prompt OR :digest <> '') AS is_same
+    FROM told_messages WHERE session_id = :session AND kind = :kind AND coalesce(line_id, '') = ''
+    ORDER BY is_same DESC, prompt_id <> :prompt, message_id LIMIT 1
 """
-_REMEMBER = """
+_INSERT = """
     INSERT INTO told_messages (message_id, session_id, prompt_id, kind, digest, line_id)
     VALUES (:id, :session, :prompt, :kind, :digest, :line)
+"""
+_REMEMBER = f"""
+    {_INSERT}
     ON CONFLICT (message_id) DO UPDATE SET digest = :digest, line_id = COALESCE(told_messages.line_id, :line)
 """
+_REMEMBER_NEW = f"{_INSERT} ON CONFLICT DO NOTHING"
 _NOTE_FORK = """
     UPDATE sessions SET metadata = json_set(COALESCE(metadata, '{}'), '$.forkedFrom', :owner)
     WHERE id = :session AND metadata ->> '$.forkedFrom' IS NULL RETURNING id
@@ -57,6 +60,7 @@ def _resolve_from_hook(db: Db, identity: HookIdentity, row: dict[str, Any]) -> s
     else:
         message_id = f"{prompt_id or row['session_id']}-{params['digest'][:12] or identity.kind}"
     db.execute(_REMEMBER, {**params, "id": message_id, "line": None})
+    db.known.pop(_no_report_by_hook(params), None)
     return message_id
 
 
@@ -67,12 +71,24 @@ def _resolve_from_transcript(db: Db, identity: TranscriptIdentity, row: dict[str
     """
     line_id = identity.line_id
     params = _params(identity, row) | {"line": line_id}
+    no_report_by_hook = _no_report_by_hook(params)
+    if no_report_by_hook in db.known:  # so it is new, unless another transcript had it
+        before = db.total_changes()
+        db.execute(_REMEMBER_NEW, {**params, "id": line_id})
+        if db.total_changes() != before:
+            return line_id
     owner = db.fetch_one(_BY_LINE, {"line": line_id})
     if owner and owner["session_id"] != row["session_id"]:
         if db.value(_NOTE_FORK, {"session": row["session_id"], "owner": owner["session_id"]}) is not None:
             db.after_commit(Notification("session", "stored", row["session_id"]))
         return None
-    from_hook = db.value(_REPORTED_BY_HOOK, params)
+    from_hook = None
+    if no_report_by_hook not in db.known:
+        reported = db.fetch_one(_REPORTED_BY_HOOK, params)
+        if reported is None:
+            db.known[no_report_by_hook] = True
+        elif reported["is_same"]:
+            from_hook = reported["message_id"]
     message_id = str(owner["message_id"]) if owner else line_id
     if from_hook and not owner and db.value("SELECT 1 FROM messages WHERE id = :id", {"id": line_id}) is None:
         message_id = str(from_hook)
@@ -83,6 +99,11 @@ def _resolve_from_transcript(db: Db, identity: TranscriptIdentity, row: dict[str
             db.after_commit(Notification("message", "deleted", str(from_hook), {"sessionId": row["session_id"]}))
     db.execute(_REMEMBER, {**params, "id": message_id})
     return message_id
+
+
+def _no_report_by_hook(params: dict[str, Any]) -> tuple[str, str]:
+    """Return the fact that no hook has reported a message of this session and kind that no transcript has."""
+    return f"no {params['kind']} by a hook", params["session"]
 
 
 def _params(identity: HookIdentity | TranscriptIdentity, row: dict[str, Any]) -> dict[str, Any]:
