@@ -22,6 +22,8 @@ UNKNOWN_TOOL = "unknown"
 DIGEST_CHARACTERS = 64 * 1024
 """Characters hashed in one call, which holds the interpreter lock."""
 
+_ASCII_WHITE_SPACE = bytes(code for code in range(128) if chr(code).isspace())
+
 
 class HookIdentity(msgspec.Struct, tag_field="by", tag="hook", omit_defaults=True):
     """A message that a hook reports by the id of its prompt; the transcript may report the same one."""
@@ -250,5 +252,8 @@ def text_digest(text: str | None) -> str:
     digest = hashlib.sha256()
     for start in range(0, len(text), DIGEST_CHARACTERS):
         piece = text[start : start + DIGEST_CHARACTERS]
-        digest.update("".join(piece.split()).encode("utf-8", "surrogatepass"))
+        if piece.isascii():  # the same, and several times as fast
+            digest.update(piece.encode().translate(None, _ASCII_WHITE_SPACE))
+        else:
+            digest.update("".join(piece.split()).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:24]

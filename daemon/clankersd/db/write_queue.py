@@ -18,8 +18,8 @@ WAIT_WINDOW_SECONDS = 60.0
 LONG_WAIT_SECONDS = 2.0
 """From this wait on, `health` reports a problem."""
 
-UNDISTURBED_BULK_FACTOR = 20
-"""How much longer bulk writes may take while there are no single writes: a larger commit costs less per write."""
+UNDISTURBED_BULK_FACTOR = 50
+"""How much longer bulk writes may take until a single write comes: a larger commit costs less per write."""
 
 UNDISTURBED_SECONDS = 1.0
 """Time after the last single write from which there are none."""
@@ -153,8 +153,8 @@ class PendingWrites:
         """Yield the changes of the next commit one by one, and move their writes from the queue into `taken`.
 
         Single writes come first. Every second time bulk writes follow, as many as start within `bulk_seconds`, at least
-        one, and several times as many while there are no single writes; and after them the single writes that arrived
-        meanwhile, which need not wait for another commit.
+        one. If no single write has come for a while they go on until one comes, for several times as long. After them
+        follow the single writes that arrived meanwhile, which need not wait for another commit.
         """
         is_bulk_turn = self._is_bulk_turn or not self._singles  # every second commit, so that neither waits for ever
         self._is_bulk_turn = not (is_bulk_turn and self._bulk)

@@ -36,6 +36,7 @@ _BINDING = (
 _NAME_PATTERNS = [
     (
         name,
+        name.word.encode(),
         LazyPattern(
             re.escape(name.word.encode())
             + name.ending.encode()
@@ -77,9 +78,11 @@ ANCHORS = tuple(name.word.encode() for name in NAMES)
 
 def find_named_values(data: bytes, lowered: bytes, places: dict[bytes, list[int]]) -> Iterator[Secret]:
     """Find values by their names: the rules are tried where the words are that such names end with."""
-    for name, pattern, needs in _NAME_PATTERNS:
+    for name, anchor, pattern, needs in _NAME_PATTERNS:
+        if anchor not in places:
+            continue
         done = 0
-        for at in places.get(name.word.encode(), ()):
+        for at in places[anchor]:
             if at < done or (match := pattern.get().match(lowered, at)) is None:
                 continue  # part of a value that was examined, or no name
             done = match.end()

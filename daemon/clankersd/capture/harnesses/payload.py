@@ -1,12 +1,16 @@
 """Read fields of payloads, which may be missing or have any type."""
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from clankers_protocol.ids import encode_id
 from clankersd.wire.large_json import replace_lone_surrogates
+
+MAX_TIMESTAMP_CHARACTERS = 64
+"""No timestamp of ISO 8601 is longer."""
 
 
 def decode_object(data: Any) -> dict[str, Any] | None:
@@ -36,7 +40,7 @@ def _decode(data: bytes) -> Any:
 def text(payload: dict[str, Any], key: str) -> str | None:
     """Return a text that is not blank, or None."""
     value = payload.get(key)
-    return value if isinstance(value, str) and value.strip() else None
+    return value if isinstance(value, str) and value and not value.isspace() else None
 
 
 def identifier(payload: dict[str, Any], key: str) -> str | None:
@@ -93,8 +97,15 @@ def file_of(tool_input: dict[str, Any]) -> str | None:
 
 def millis(timestamp: Any) -> int | None:
     """Convert an ISO 8601 timestamp to milliseconds; None for anything else."""
+    given = str(timestamp)
+    return _parse_timestamp(given) if len(given) <= MAX_TIMESTAMP_CHARACTERS else None
+
+
+@lru_cache(maxsize=256)
+def _parse_timestamp(timestamp: str) -> int | None:
+    """Parse a timestamp; the time of a line is asked for several times."""
     try:
-        return round(datetime.fromisoformat(str(timestamp)).timestamp() * 1000)
+        return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
     except ValueError:
         return None
 
