@@ -66,6 +66,9 @@ MAX_NEIGHBOURS = 4096
 MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them."""
 
+MAX_COMPARED_INLINE = 100
+"""Candidates up to which duplicates and diversity are computed on the event loop; more of them in a thread."""
+
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
@@ -442,6 +445,7 @@ class SearchEngine:
             selected = await self._select(plan, loaded)
             if len(selected) > end or not scored:
                 return selected
+            count *= 2  # all that are loaded are compared again
 
     async def _load(self, plan: SearchPlan[R], candidates: "list[Candidate[Any]]") -> list[Candidate[R]]:
         """Fetch the full rows of candidates; drop those deleted or hidden by now."""
@@ -459,12 +463,9 @@ class SearchEngine:
         candidates = [one for one in candidates if one.is_keyword_match or one.score >= plan.min_score]
         if plan.group_of:
             candidates = best_per_group(candidates, plan.group_of)
-        if plan.collapses:
-            end = plan.page.offset + plan.page.limit
-            for candidate in candidates:
-                candidate.duplicates = 0  # they are counted anew when more candidates were fetched
-            candidates = collapse_near_duplicates(collapse_duplicates(candidates), end)
-        return diversify(candidates, plan.diversity) if plan.diversity else candidates
+        if not (plan.collapses or plan.diversity):
+            return candidates
+        return await in_thread_if(len(candidates) > MAX_COMPARED_INLINE, _compare_texts, plan, candidates)
 
     async def _expand(
         self, plan: SearchPlan[R], candidates: list[Candidate[R]], paths: dict[int, ScoredPath]
@@ -481,6 +482,18 @@ class SearchEngine:
                 candidate.score, candidate.path = path.score, path.steps
                 candidate.components["graph"] = path.score
         return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)
+
+
+def _compare_texts(plan: SearchPlan[R], candidates: list[Candidate[R]]) -> list[Candidate[R]]:
+    """Collapse duplicates and put different texts first, as the plan says."""
+    end = plan.page.offset + plan.page.limit
+    if plan.collapses:
+        for candidate in candidates:
+            candidate.duplicates = 0  # they are counted anew when more candidates were fetched
+        # Diversity chooses among all candidates, for each page among the same ones.
+        wanted = len(candidates) if plan.diversity else end
+        candidates = collapse_near_duplicates(collapse_duplicates(candidates), wanted)
+    return diversify(candidates, plan.diversity, end) if plan.diversity else candidates
 
 
 def _is_weak(keywords: KeywordMatches, calibration: Calibration, candidates: list[Candidate[R]]) -> bool:
