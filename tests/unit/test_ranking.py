@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK
+from clankersd.index.tokenize import MAX_QUERY_CHARS, WORD
 from clankersd.search import near_duplicates, ranking
 from clankersd.search.keyword import KeywordMatches, Places, Term, TermMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
@@ -27,8 +28,8 @@ from clankersd.search.ranking import (
     collapse_duplicates,
     diversify,
     find_phrase,
+    find_speakers,
     fusion_weight,
-    named_speakers,
     phrase_of,
     raise_phrases,
     rank,
@@ -321,10 +322,28 @@ def test_fusion_weight_is_high_for_texts_outside_conversations_and_without_keywo
     assert fusion_weight(0.4, 0.8, {}, {1: 0.9}, {1}) == pytest.approx(0.8)
 
 
-def test_named_speakers_are_words_of_the_query_that_name_a_speaker() -> None:
-    speakers = {"Ada Lovelace", "user", "assistant", "grace"}
-    assert named_speakers("what did ada's user say to GRACE?", speakers) == {"ada", "grace"}
-    assert named_speakers("what did the user say", speakers) == set()
+def test_speakers_are_found_by_words_of_the_query_that_name_them() -> None:
+    speakers = {"Ada Lovelace", "user", "assistant", "grace", "Alan"}
+    found = find_speakers("what did ada's user say to GRACE?", speakers)
+    assert found == {"Ada Lovelace": {"ada"}, "grace": {"grace"}}
+    assert find_speakers("what did the user say", speakers) == {}
+
+
+def test_speakers_are_looked_for_with_one_reading_of_a_long_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query was read again for each speaker: one of a megabyte held the daemon for half a minute."""
+    read = []
+
+    class Counted:
+        def findall(self, text: str) -> list[str]:
+            read.append(len(text))
+            return WORD.findall(text)
+
+    monkeypatch.setattr(ranking, "WORD", Counted())
+    speakers = {f"speaker{number}" for number in range(1_000)}
+    long = f"speaker7 said {'word ' * 200_000} to speaker8"
+    assert find_speakers(long, speakers) == {"speaker7": {"speaker7"}, "speaker8": {"speaker8"}}
+    assert sum(read) < 2 * MAX_QUERY_CHARS + sum(map(len, speakers))
+    assert without_names(long, {"speaker7"}) == long
 
 
 def test_query_without_names_stays_readable() -> None:

@@ -87,10 +87,15 @@ def describe_dropped_words(query: str) -> str | None:
     return f"of {count} words the first {first} and the last {LAST_QUERY_WORDS} were searched for"
 
 
+def searched_part(query: str) -> str:
+    """Return the part of a query that is searched for by keyword: all of it, or both ends of a very long one."""
+    if len(query) <= MAX_QUERY_CHARS:
+        return query
+    return f"{query[: MAX_QUERY_CHARS // 2]} {query[-MAX_QUERY_CHARS // 2 :]}"
+
+
 def _distinct_words(query: str) -> list[str]:
-    if len(query) > MAX_QUERY_CHARS:
-        query = f"{query[: MAX_QUERY_CHARS // 2]} {query[-MAX_QUERY_CHARS // 2 :]}"
-    text = query.replace("\x00", " ")
+    text = searched_part(query).replace("\x00", " ")
     # Some file systems write a letter and its accent as two characters.
     text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}

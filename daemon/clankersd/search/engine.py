@@ -41,7 +41,7 @@ from clankersd.search.ranking import (
     collapse_duplicates,
     diversify,
     find_phrase,
-    named_speakers,
+    find_speakers,
     phrase_of,
     raise_phrases,
     without_names,
@@ -263,15 +263,15 @@ class SearchEngine:
 
     async def _find_speakers(self, query: str, chunk_filter: ChunkFilter) -> set[str]:
         """Return the names in the query of people who speak in the sessions that are searched."""
-        if not named_speakers(query, self._index.speakers):
+        named = find_speakers(query, self._index.speakers)
+        if not named:
             return set()
-        named = [role for role in self._index.speakers if named_speakers(query, {role})]
         sql = _SPEAKS.format(condition=chunk_filter.condition)
 
-        def find(db: Db) -> set[str]:
-            return {role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})}
+        def find(db: Db) -> list[str]:
+            return [role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})]
 
-        return named_speakers(query, await self._store.read_for_search(find))
+        return {name for role in await self._store.read_for_search(find) for name in named[role]}
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
         """Fetch more and more chunks, until there are enough groups or no chunks left."""

@@ -10,7 +10,7 @@ from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index.tokenize import WORD
+from clankersd.index.tokenize import MAX_QUERY_CHARS, WORD, searched_part
 from clankersd.search.rows import AnyRow, R, RankingRow
 
 SPEAKER_WEIGHT = 0.4
@@ -146,15 +146,19 @@ def assistant_factor(row: RankingRow) -> float:
     return 1 - (1 - ASSISTANT_FACTOR) * share
 
 
-def named_speakers(query: str, roles: set[str]) -> set[str]:
-    """Return the words of the query that are names of people who speak in the sessions."""
-    names = {word for role in roles - GENERIC_ROLES for word in WORD.findall(role.lower())}
-    return names & set(WORD.findall(query.lower()))
+def find_speakers(query: str, roles: AbstractSet[str]) -> dict[str, set[str]]:
+    """Return the people who speak in sessions and are named in the query, each with the words that name them."""
+    words = set(WORD.findall(searched_part(query).lower()))
+    named = {role: words.intersection(WORD.findall(role.lower())) for role in roles - GENERIC_ROLES}
+    return {role: names for role, names in named.items() if names}
 
 
-def without_names(query: str, names: set[str]) -> str:
-    """Remove names from the query, since they say who and not what. A query of names alone stays as it is."""
-    if not names:
+def without_names(query: str, names: AbstractSet[str]) -> str:
+    """Remove names from the query, since they say who and not what.
+
+    A query of names alone stays as it is, and so does a long one, in which a name says little.
+    """
+    if not names or len(query) > MAX_QUERY_CHARS:
         return query
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b(['’]s)?", re.IGNORECASE)
     return " ".join(pattern.sub(" ", query).split()) or query
@@ -162,6 +166,8 @@ def without_names(query: str, names: set[str]) -> str:
 
 def phrase_of(query: str) -> str | None:
     """Return a query of several words, in lower case and with single spaces, to be looked for word for word."""
+    if len(query) > 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
+        return None
     words = query.lower().strip(" \t\r\n.,:;!?\"'`").split()
     phrase = " ".join(words)
     return phrase if len(words) >= MIN_PHRASE_WORDS and len(phrase) <= MAX_PHRASE_CHARACTERS else None
