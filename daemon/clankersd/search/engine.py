@@ -22,6 +22,7 @@ from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.chunks import HAS_SPEAKER
 from clankersd.index.files.sync import FileSync
@@ -72,6 +73,8 @@ MAX_COMPARED_INLINE = 100
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
+VECTOR_TIMEOUT_NOTE = "time ran out before vectors were compared"
+
 _TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 
 _SPEAKS = f"SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {HAS_SPEAKER} AND {{condition}} LIMIT 1"
@@ -120,10 +123,11 @@ class ScoredPath:
 class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
-    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine;
-    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker
-    judges the best candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand`
-    finds chunks related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned.
+    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine, and
+    nothing but `page`, `min_score`, `collapses`, `diversity` and `group_of` applies to it; otherwise keyword and vector
+    scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best candidates if
+    one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks related to the
+    candidates. Of the candidates of one group (by `group_of`), only the best is returned.
     """
 
     filter: ChunkFilter
@@ -222,6 +226,8 @@ class SearchEngine:
         started = time.perf_counter()
         if (plan.query is None) == (plan.embedding is None):
             raise InvalidParams("invalid params: exactly one of query and embedding is needed - at `$.query`")
+        if plan.embedding is not None and plan.mode == "keyword":
+            raise InvalidParams("invalid params: an embedding has no words to search for - at `$.mode`")
         mode: Mode = "vector"
         keywords = KeywordMatches()
         if plan.use_cosine or plan.query is None:
@@ -274,27 +280,36 @@ class SearchEngine:
         return {name for role in await self._store.read_for_search(find) for name in named[role]}
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
-        """Fetch more and more chunks, until there are enough groups or no chunks left."""
-        if plan.embedding is not None:
-            query = QueryVector(self.vectors.parse_embedding(plan.embedding), self._index.vector_problem)
-            await self._queue.finish_pending(PENDING_SECONDS)
-        else:
-            query = await self.vectors.embed_query(plan.query or "")
-        if query.vector is None:
-            return [], query
-        k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
+        """Return the candidates up to the end of the page, and one more if there is one."""
+        query = QueryVector()
+        with anyio.CancelScope(deadline=anyio.current_time() + self.timeout_seconds) as scope:
+            if plan.embedding is not None:
+                query = QueryVector(self.vectors.parse_embedding(plan.embedding), self._index.vector_problem)
+                await self._queue.finish_pending(PENDING_SECONDS)
+            else:
+                query = await self.vectors.embed_query(plan.query or "")
+            if query.vector is None:
+                return [], query
+            candidates, note = await self._nearest_groups(plan, query.vector)
+            return candidates, replace(query, problem=query.problem or note)
+        assert scope.cancelled_caught
+        return [], replace(query, problem=VECTOR_TIMEOUT_NOTE)
+
+    async def _nearest_groups(self, plan: SearchPlan[R], vector: Vector) -> tuple[list[Candidate[R]], str | None]:
+        """Fetch more and more chunks, until there are enough groups or no chunks left; return also a note."""
+        wanted = plan.page.offset + plan.page.limit + 1
+        k = min(wanted * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
         while True:
-            nearest = await self.vectors.nearest_exact(query.vector, plan.filter, k)
+            nearest = await self.vectors.nearest_exact(vector, plan.filter, k)
             rows = await self._store.read_for_search(
                 lambda db, nearest=nearest: plan.rows.fetch(db, dict(nearest), plan.filter)  # type: ignore[misc]
             )
-            candidates = [Candidate(rows[chunk], score, cosine=score) for chunk, score in nearest if chunk in rows]
-            if plan.group_of:
-                candidates = best_per_group(candidates, plan.group_of)
-            if len(candidates) >= plan.page.limit or len(nearest) < k:
-                return candidates[: plan.page.limit], query
+            found = [Candidate(rows[chunk], cosine, cosine=cosine) for chunk, cosine in nearest if chunk in rows]
+            candidates = await self._select(plan, found)
+            if len(candidates) >= wanted or len(nearest) < k or nearest[-1][1] < plan.min_score:
+                return candidates[:wanted], None
             if k == MAX_NEIGHBOURS:
-                return candidates, replace(query, problem=f"only the nearest {k:,} chunks were compared")
+                return candidates, f"only the nearest {k:,} chunks were compared"
             k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
 
     async def _search_both(self, run: _Run[R]) -> None:
@@ -324,7 +339,7 @@ class SearchEngine:
                 except (StorageUnavailable, DeadlineExceeded) as error:
                     failures.append(error)
             if scope.cancelled_caught:
-                run.vectors = VectorMatches(query=QueryVector(problem="time ran out before vectors were compared"))
+                run.vectors = VectorMatches(query=QueryVector(problem=VECTOR_TIMEOUT_NOTE))
 
         def catch_up(db: Db) -> None:
             labels.read(db)
@@ -460,7 +475,7 @@ class SearchEngine:
         """Apply what the plan says about related, weak, grouped and duplicate candidates."""
         if plan.expand:
             candidates = await self._expand(plan, candidates, await plan.expand(candidates))
-        candidates = [one for one in candidates if one.is_keyword_match or one.score >= plan.min_score]
+        candidates = [one for one in candidates if one.is_keyword_match or one.wire_score >= plan.min_score]
         if plan.group_of:
             candidates = best_per_group(candidates, plan.group_of)
         if not (plan.collapses or plan.diversity):
