@@ -17,7 +17,9 @@ from clankersd.search.filters import ChunkFilter
 from clankersd.search.vector import (
     MAX_LISTED_CHUNKS,
     OVERSAMPLING,
+    QueryVector,
     ScoredChunks,
+    VectorMatches,
     VectorSearch,
     nearest_in_memory,
 )
@@ -106,9 +108,36 @@ class LoadedIndex:
     """An index whose vectors are in memory."""
 
     mirror = MIRROR
+    mirror_problem: str | None = None
     live = None
 
     async def follow(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "problem", "reason"),
+    [
+        (False, None, "vectors are being loaded into memory"),
+        (False, "too little memory: 1 MB", "vectors are not in memory: too little memory: 1 MB"),
+        (True, None, "chunks are being loaded into memory"),
+    ],
+)
+def test_similarities_without_neighbours_say_so(is_complete: bool, problem: str | None, reason: str) -> None:
+    """Right after a start, hits were ranked by plain cosines without a word."""
+    index = LoadedIndex()
+    index.mirror, index.mirror_problem = Mirror(1, DIMS), problem
+    index.mirror.complete = is_complete
+    search = VectorSearch(cast(Any, None), cast(Any, index), cast(Any, None), ChunkTable(), cast(Any, None))
+    matches = VectorMatches([(1, 0.9), (2, 0.5)], QueryVector(DIRECTION))
+    _, cosines = anyio.run(search.similarity_columns, matches, np.array([1, 2]), cast(Any, None))
+    assert cosines.tolist() == [0.9, 0.5]
+    assert matches.note == f"messages were ranked without their neighbours, since {reason}"
+    again = VectorMatches(matches.nearest, matches.query)
+    assert anyio.run(search.similarities, again, [1, 2], cast(Any, None)) == {1: 0.9, 2: 0.5}
+    assert again.note == matches.note
+    nothing = VectorMatches([], matches.query)
+    anyio.run(search.similarities, nothing, [], cast(Any, None))
+    assert nothing.note is None
 
 
 def test_nearest_exact_lists_few_chunks_where_nearly_all_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ class SearchEngine:
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
             dropped_words = None if plan.mode == "vector" else describe_dropped_words(plan.query)
-            notes = [dropped_words, run.keywords.note, run.vectors.query.problem, run.rerank_note]
+            notes = [dropped_words, keywords.note, vectors.query.problem, vectors.note, run.rerank_note]
             if run.match_count > plan.pool_size and len(candidates) <= plan.page.offset + plan.page.limit:
                 notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
@@ -365,11 +365,13 @@ class SearchEngine:
             while await self._store.read_for_search(self._terms.chunks.extend):
                 pass
         except (StorageUnavailable, DeadlineExceeded) as error:
-            log.warning("chunks not loaded into memory", problem=error.message)
+            self._terms.chunks.problem = error.message
         except MemoryError as error:
-            log.warning("chunks not loaded into memory", problem=f"too little memory: {error}")
+            self._terms.chunks.problem = f"too little memory: {error}"
         finally:
             self._is_loading_chunks = False
+            if problem := self._terms.chunks.problem:
+                log.warning("chunks not loaded into memory", problem=problem)
 
     async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
         """Order everything that was found, best first."""

@@ -78,7 +78,8 @@ class QueryVector:
 class VectorMatches:
     """Chunks near a query, those that turned out not to be visible, and the cosine of every chunk that was compared.
 
-    `in_conversation` are the found chunks that have a neighbour in their session.
+    `in_conversation` are the found chunks that have a neighbour in their session. `note` states how the similarities
+    are worse than usual.
     """
 
     nearest: ScoredChunks = field(default_factory=list)
@@ -86,6 +87,7 @@ class VectorMatches:
     hidden: set[int] = field(default_factory=set)
     cosines: dict[int, float] = field(default_factory=dict)
     in_conversation: set[int] = field(default_factory=set)
+    note: str | None = None
 
 
 class VectorSearch:
@@ -186,10 +188,10 @@ class VectorSearch:
         """Return the similarity of each chunk to the query, averaged with that of its neighbours in the conversation.
 
         Similarities are measured from the centre of the scope: what all its texts have in common is no evidence. As
-        long as not everything is in memory, they are plain cosines.
+        long as not everything is in memory, they are plain cosines, and the note of the matches says so.
         """
         if not self._can_smooth(matches):
-            matches.cosines = dict(matches.nearest)
+            matches.cosines, matches.note = dict(matches.nearest), self._plain_note(matches)
             return matches.cosines
         import numpy as np
 
@@ -206,7 +208,7 @@ class VectorSearch:
         import numpy as np
 
         if not self._can_smooth(matches):
-            nearest = dict(matches.nearest)
+            nearest, matches.note = dict(matches.nearest), self._plain_note(matches)
             cosines = np.array([nearest.get(chunk, np.nan) for chunk in chunks.tolist()], np.float64)
             return cosines, cosines
         centre = await self._centre(chunk_filter)
@@ -229,6 +231,16 @@ class VectorSearch:
         mirror, chunks = self._index.mirror, self._chunks
         is_loaded = mirror is not None and mirror.complete and chunks.is_loaded and chunks.columns is not None
         return is_loaded and matches.query.vector is not None and self._index.live is not None
+
+    def _plain_note(self, matches: VectorMatches) -> str | None:
+        """Return why the similarities of what was found are plain cosines; None if nothing was found."""
+        if not matches.nearest:
+            return None
+        mirror = self._index.mirror
+        has_vectors = mirror is not None and mirror.complete
+        what, problem = ("chunks", self._chunks.problem) if has_vectors else ("vectors", self._index.mirror_problem)
+        state = f"not in memory: {problem}" if problem else "being loaded into memory"
+        return f"messages were ranked without their neighbours, since {what} are {state}"
 
     async def calibrate(
         self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]], elsewhere: bool
