@@ -231,7 +231,8 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
     `memory.list`.
 
     Instead of a `query`, an `embedding` of the model of the index may be given: a score is then the cosine, at least 0.
-    `vectorWeight`, `pool` and `rerank` are those of `search`.
+    It cannot be combined with `mode` "keyword", `vectorWeight` and `pool`, and nothing is reranked. `vectorWeight`,
+    `pool` and `rerank` are those of `search`.
     """
 
     method: ClassVar[str] = "memory.search"

@@ -125,7 +125,8 @@ class MessageSearch(Method[FoundMessages]):
     """Find messages by text or by an embedding of the index's model: exactly one of `query` and `embedding`.
 
     All given conditions must hold. `project` is a folder, name or id; `since` and `until` limit the creation time. If
-    messages are long, the result may hold fewer than `limit`, as many as fit into one reply.
+    messages are long, the result may hold fewer than `limit`, as many as fit into one reply. An embedding cannot be
+    combined with `mode` "keyword".
     """
 
     method: ClassVar[str] = "message.search"

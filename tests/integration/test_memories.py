@@ -743,6 +743,32 @@ def test_memories_are_searched_by_a_vector(rpc: RawConnection) -> None:
     for params, problem in (
         ({"query": "staging", "embedding": [1.0] * 256}, "exactly one of query and embedding"),
         ({"embedding": [1.0] * 3}, "an embedding of 3 numbers"),
+        ({"embedding": [1.0] * 256, "mode": "keyword"}, "at `$.mode`"),
+        ({"embedding": [1.0] * 256, "vectorWeight": 0.5}, "at `$.vectorWeight`"),
+        ({"embedding": [1.0] * 256, "pool": 10}, "at `$.pool`"),
     ):
         answer = rpc.request("memory.search", params)
         assert problem in answer["error"]["message"]
+
+
+def test_memories_by_a_vector_have_the_least_score_and_are_paged(rpc: RawConnection) -> None:
+    words = ["amber", "basalt", "cobalt", "drought", "ember", "fjord", "granite"]
+    for word in words:
+        rpc.call("memory.add", content=f"The {word} is in the {word} cellar.", force=True)
+    settled(rpc)
+    sql = "SELECT id FROM index_generations WHERE state = 'live'"
+    live = rpc.call("query", sql=sql)["rows"][0][0]
+    sql = f"SELECT vec_to_json(embedding) FROM chunk_vectors_{live} LIMIT 1"
+    vector = [float(number) for number in rpc.call("query", sql=sql)["rows"][0][0].strip("[]").split(",")]
+    every = rpc.call("memory.search", embedding=vector, limit=100)
+    assert len(every["hits"]) == len(words)
+    assert every["cursor"] is None
+    best = rpc.call("memory.search", embedding=vector, minScore=0.99, limit=100)["hits"]
+    assert [hit["memory"]["id"] for hit in best] == [every["hits"][0]["memory"]["id"]]
+    hits: list[Any] = []
+    cursor, pages = None, 0
+    while pages == 0 or cursor:
+        page = rpc.call("memory.search", embedding=vector, limit=3, cursor=cursor)
+        hits, cursor, pages = hits + page["hits"], page["cursor"], pages + 1
+    assert pages == 3
+    assert hits == every["hits"]

@@ -162,7 +162,7 @@ def test_query_of_a_hundred_kilobytes_is_accepted(filled: RawConnection) -> None
     for mode in ("keyword", "hybrid"):
         answer = search(filled, "jasper " + "lorem ipsum dolor " * 6000, mode=mode)
         assert "jasper" in answer["hits"][0]["text"]
-    note = "of 100,000 characters the first and last 5,000 were searched for"
+    note = "of 100,000 characters the first and last 5,000 were read"
     assert search(filled, "x" * 100_000)["degraded"] == note
 
 

@@ -182,6 +182,8 @@ def test_message_search_by_embedding_scores_cosines_in_falling_order(filled: Raw
     assert opposite[-1]["score"] == 0.0  # its cosine is -1
     packed = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
     assert filled.call("message.search", embedding=packed)["messages"] == result
+    refused = filled.request("message.search", {"embedding": vector, "mode": "keyword"})
+    assert "at `$.mode`" in refused["error"]["message"]
 
 
 def test_message_search_by_embedding_with_filters_finds_all(rpc: RawConnection) -> None:

@@ -6,11 +6,14 @@ from dataclasses import fields
 from itertools import count
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK
+from clankersd.index.tokenize import MAX_QUERY_CHARS, WORD
+from clankersd.search import near_duplicates, ranking
 from clankersd.search.keyword import KeywordMatches, Places, Term, TermMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
@@ -25,8 +28,8 @@ from clankersd.search.ranking import (
     collapse_duplicates,
     diversify,
     find_phrase,
+    find_speakers,
     fusion_weight,
-    named_speakers,
     phrase_of,
     raise_phrases,
     rank,
@@ -319,10 +322,28 @@ def test_fusion_weight_is_high_for_texts_outside_conversations_and_without_keywo
     assert fusion_weight(0.4, 0.8, {}, {1: 0.9}, {1}) == pytest.approx(0.8)
 
 
-def test_named_speakers_are_words_of_the_query_that_name_a_speaker() -> None:
-    speakers = {"Ada Lovelace", "user", "assistant", "grace"}
-    assert named_speakers("what did ada's user say to GRACE?", speakers) == {"ada", "grace"}
-    assert named_speakers("what did the user say", speakers) == set()
+def test_speakers_are_found_by_words_of_the_query_that_name_them() -> None:
+    speakers = {"Ada Lovelace", "user", "assistant", "grace", "Alan"}
+    found = find_speakers("what did ada's user say to GRACE?", speakers)
+    assert found == {"Ada Lovelace": {"ada"}, "grace": {"grace"}}
+    assert find_speakers("what did the user say", speakers) == {}
+
+
+def test_speakers_are_looked_for_with_one_reading_of_a_long_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query was read again for each speaker: one of a megabyte held the daemon for half a minute."""
+    read = []
+
+    class Counted:
+        def findall(self, text: str) -> list[str]:
+            read.append(len(text))
+            return WORD.findall(text)
+
+    monkeypatch.setattr(ranking, "WORD", Counted())
+    speakers = {f"speaker{number}" for number in range(1_000)}
+    long = f"speaker7 said {'word ' * 200_000} to speaker8"
+    assert find_speakers(long, speakers) == {"speaker7": {"speaker7"}, "speaker8": {"speaker8"}}
+    assert sum(read) < 2 * MAX_QUERY_CHARS + sum(map(len, speakers))
+    assert without_names(long, {"speaker7"}) == long
 
 
 def test_query_without_names_stays_readable() -> None:
@@ -370,21 +391,49 @@ def candidates(*given: tuple[float, str]) -> list[Candidate[ChunkRow]]:
 
 def test_diversity_puts_a_different_text_before_a_near_duplicate() -> None:
     found = candidates((1.0, "red green blue"), (0.9, "red green blue"), (0.6, "cat dog"))
-    assert [one.row.id for one in diversify(found, 0.0)] == [1, 2, 3]
-    assert [one.row.id for one in diversify(found, 0.5)] == [1, 3, 2]
+    assert [one.row.id for one in diversify(found, 0.0, 3)] == [1, 2, 3]
+    assert [one.row.id for one in diversify(found, 0.5, 3)] == [1, 3, 2]
 
 
 def test_diversity_orders_by_maximal_marginal_relevance() -> None:
     found = candidates((0.9, "a b c d"), (0.8, "a b c x"), (0.7, "a y z w"), (0.65, "p q"), (0.1, "m"))
     wanted = brute_force_mmr(found, 0.4)
-    assert [one.row.id for one in diversify(found, 0.4)] == wanted
+    assert [one.row.id for one in diversify(found, 0.4, 5)] == wanted
     assert wanted != [1, 2, 3, 4, 5]
+
+
+def test_diversity_of_a_page_compares_only_as_many_as_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compared each of the candidates with each: with a pool of 1,000 candidates the daemon stood for seconds."""
+    chance = random.Random(5)
+    texts = [(chance.random(), " ".join(chance.choices("abcdefghij", k=4))) for _ in range(300)]
+    expected = [one.row.id for one in diversify(candidates(*texts), 0.5, 300)]
+    concatenate, compared = numpy.concatenate, 0
+
+    def counting(arrays: Any) -> Any:
+        nonlocal compared
+        compared += 1
+        return concatenate(arrays)
+
+    monkeypatch.setattr(numpy, "concatenate", counting)
+    page = [one.row.id for one in diversify(candidates(*texts), 0.5, 20)]
+    assert compared == 20
+    assert page[:20] == expected[:20]
+    assert sorted(page) == sorted(expected)
+    assert page[20:] == sorted(page[20:])
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.text("abc ", max_size=6)), max_size=8), st.floats(0, 1))
+def test_diversity_is_the_same_without_numpy(given: list[tuple[float, str]], diversity: float) -> None:
+    expected = [(one.row.id, one.components) for one in diversify(candidates(*given), diversity, 5)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "numpy_if_available", lambda: None)
+        assert [(one.row.id, one.components) for one in diversify(candidates(*given), diversity, 5)] == expected
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.text("abc ", max_size=6)), max_size=8), st.floats(0, 1))
 def test_diversity_returns_every_candidate_once(given: list[tuple[float, str]], diversity: float) -> None:
     found = candidates(*given)
-    assert sorted(one.row.id for one in diversify(found, diversity)) == [one.row.id for one in found]
+    assert sorted(one.row.id for one in diversify(found, diversity, 5)) == [one.row.id for one in found]
 
 
 def test_best_per_group_returns_the_first_of_each_group_and_all_without_a_group() -> None:
@@ -453,6 +502,34 @@ def test_near_duplicates_of_one_page_are_those_of_a_longer_list() -> None:
     distinct = [one.row.id for one in collapse_near_duplicates(messages(*texts), 200)]
     for wanted in (1, 5, 20):
         assert [one.row.id for one in collapse_near_duplicates(messages(*texts), wanted)][:wanted] == distinct[:wanted]
+
+
+def test_near_duplicates_of_many_texts_compare_few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pair of texts of similar length was compared: two million pairs on a late page of a large pool."""
+    chance = random.Random(7)
+    vocabulary = [f"{chr(97 + n % 26)}{'x' * (n % 9)}{n}" for n in range(3_000)]
+    texts = [" ".join(chance.choices(vocabulary, k=40)) for _ in range(500)]
+    texts += [f"{text} again" for text in texts[:50]]
+    compare, pairs = near_duplicates._is_near_duplicate, 0
+
+    def counting(one: set[str], other: set[str]) -> bool:
+        nonlocal pairs
+        pairs += 1
+        return compare(one, other)
+
+    monkeypatch.setattr(near_duplicates, "_is_near_duplicate", counting)
+    assert len(collapse_near_duplicates(messages(*texts), len(texts))) == 500
+    assert pairs < len(texts) ** 2 / 2 / 10
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=9).map(" ".join), max_size=12))
+def test_near_duplicates_are_those_of_comparing_every_pair(texts: list[str]) -> None:
+    distinct: list[str] = []
+    for text in texts:
+        others = [one for one in distinct if 0.8 * max(len(one), len(text)) <= min(len(one), len(text))]
+        if not any(near_duplicates._is_near_duplicate(set(one.split()), set(text.split())) for one in others):
+            distinct.append(text)
+    assert [one.row.text for one in collapse_near_duplicates(messages(*texts), len(texts))] == distinct
 
 
 def brute_force_mmr(found: list[Candidate[ChunkRow]], diversity: float) -> list[int]:

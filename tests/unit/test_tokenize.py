@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from clankersd.index.tokenize import (
     MAX_QUERY_WORDS,
+    MAX_WORDS_WITH_NUMBERS,
     STOP_WORDS,
     count_words,
     describe_dropped_words,
@@ -96,7 +97,8 @@ def test_long_query_is_reduced_to_its_beginning_and_end_with_a_note() -> None:
     words = query_words(query)
     assert (words[0], words[-1]) == ("word0", "word99999")
     assert len(words) == MAX_QUERY_WORDS
-    assert describe_dropped_words(query) == "of 988,889 characters the first and last 5,000 were searched for"
+    characters = "of 988,889 characters the first and last 5,000 were read"
+    assert describe_dropped_words(query) == f"{characters}; of 1,138 words the first 40 and the last 24 were searched for"
     note = "of 100 words the first 40 and the last 24 were searched for"
     assert describe_dropped_words(" ".join(f"word{number}" for number in range(100))) == note
     assert describe_dropped_words(" ".join(f"word{number}" for number in range(64))) is None
@@ -106,6 +108,49 @@ def test_numbers_in_a_pasted_log_are_dropped_and_in_a_short_query_kept() -> None
     assert query_words("port 8080") == ["port", "8080"]
     log = "\n".join(f"2026-11-{day} 0x7ffe{day} deadbeef{day} step alpha{chr(97 + day)}" for day in range(16))
     assert query_words(log) == ["step", *(f"alpha{chr(97 + day)}" for day in range(16))]
+    assert describe_dropped_words(log) == "49 numbers were left out, since the query looks like a log"
+
+
+PROSE = """Which commit fixed the flaky login test that failed on the staging runner every Monday morning, was it
+3bf8fb80 or issue 4711, and does the proxy still listen on port 8443 after the certificate was renewed last week?"""
+
+LIST = """Please look at these issues before the release and tell which of them block the migration of users:
+1. the export of invoices fails in issue 4711
+2. nobody can log in with an old password
+3. the proxy refuses large uploads from phones
+4. dates in the report are wrong after midnight
+5. see commit 3bf8fb80 for the fix that was tried"""
+
+
+@pytest.mark.parametrize(("query", "rarest"), [(PROSE, ["3bf8fb80", "4711", "8443"]), (LIST, ["4711", "3bf8fb80"])])
+def test_numbers_and_hashes_in_prose_are_kept(query: str, rarest: list[str]) -> None:
+    words = query_words(query)
+    assert len(words) > MAX_WORDS_WITH_NUMBERS
+    assert [word for word in words if word in rarest] == rarest
+    assert describe_dropped_words(query) is None
+
+
+PYTHON_TRACE = "\n".join(
+    f'  File "/srv/app/module_{name}.py", line {37 * n + 11}, in handle_{name}\n    return process_{name}(request)'
+    for n, name in enumerate(["alpha", "beta", "gamma", "delta", "epsilon"])
+)
+JAVA_TRACE = "\n".join(
+    f"    at org.example.{name}.Service.run{name.title()}(Service{name.title()}.java:{100 + 7 * n})"
+    for n, name in enumerate(["alpha", "beta", "gamma", "delta", "epsilon"])
+)
+NODE_TRACE = "TypeError: x is undefined " + " ".join(
+    f"at {name} (/app/src/{name}.js:{12 + n}:{5 + n})" for n, name in enumerate("read parse load start boot main".split())
+)
+LOG = "\n".join(
+    f"2026-11-18T06:2{n}:0{n} worker-{n} INFO request {4000 + n} took {31 + n} ms for {name}"
+    for n, name in enumerate(["alice", "bob", "carol", "dave", "erin", "frank"])
+)
+
+
+@pytest.mark.parametrize("query", [PYTHON_TRACE, JAVA_TRACE, NODE_TRACE, LOG], ids=["python", "java", "node", "log"])
+def test_numbers_in_logs_and_stack_traces_are_dropped_with_a_note(query: str) -> None:
+    assert not [word for word in query_words(query) if word.isdigit()]
+    assert "numbers were left out, since the query looks like a log" in str(describe_dropped_words(query))
 
 
 @pytest.mark.parametrize(

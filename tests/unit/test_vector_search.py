@@ -1,5 +1,6 @@
 """Vector search in memory: as many neighbours as wanted are found, whether few or many chunks pass the filter."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,8 +12,17 @@ import pytest
 from clankersd.db import Store
 from clankersd.embedders.base import Vector
 from clankersd.index.vectors import Mirror
+from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.filters import ChunkFilter
-from clankersd.search.vector import MAX_LISTED_CHUNKS, OVERSAMPLING, nearest_in_memory
+from clankersd.search.vector import (
+    MAX_LISTED_CHUNKS,
+    OVERSAMPLING,
+    QueryVector,
+    ScoredChunks,
+    VectorMatches,
+    VectorSearch,
+    nearest_in_memory,
+)
 
 CHUNKS = 4 * MAX_LISTED_CHUNKS
 POOL = 20
@@ -92,3 +102,59 @@ def test_nearest_in_memory_finds_many_matching_chunks_that_are_all_far_away() ->
 
 def test_nearest_in_memory_finds_nothing_where_no_chunk_passes() -> None:
     assert nearest(["other"] * CHUNKS, "wanted") == ([], 0)
+
+
+class LoadedIndex:
+    """An index whose vectors are in memory."""
+
+    mirror = MIRROR
+    mirror_problem: str | None = None
+    live = None
+
+    async def follow(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "problem", "reason"),
+    [
+        (False, None, "vectors are being loaded into memory"),
+        (False, "too little memory: 1 MB", "vectors are not in memory: too little memory: 1 MB"),
+        (True, None, "chunks are being loaded into memory"),
+    ],
+)
+def test_similarities_without_neighbours_say_so(is_complete: bool, problem: str | None, reason: str) -> None:
+    """Right after a start, hits were ranked by plain cosines without a word."""
+    index = LoadedIndex()
+    index.mirror, index.mirror_problem = Mirror(1, DIMS), problem
+    index.mirror.complete = is_complete
+    search = VectorSearch(cast(Any, None), cast(Any, index), cast(Any, None), ChunkTable(), cast(Any, None))
+    matches = VectorMatches([(1, 0.9), (2, 0.5)], QueryVector(DIRECTION))
+    _, cosines = anyio.run(search.similarity_columns, matches, np.array([1, 2]), cast(Any, None))
+    assert cosines.tolist() == [0.9, 0.5]
+    assert matches.note == f"messages were ranked without their neighbours, since {reason}"
+    again = VectorMatches(matches.nearest, matches.query)
+    assert anyio.run(search.similarities, again, [1, 2], cast(Any, None)) == {1: 0.9, 2: 0.5}
+    assert again.note == matches.note
+    nothing = VectorMatches([], matches.query)
+    anyio.run(search.similarities, nothing, [], cast(Any, None))
+    assert nothing.note is None
+
+
+def test_nearest_exact_lists_few_chunks_where_nearly_all_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listed and sorted all chunks of the store, and again for each larger number of neighbours."""
+
+    async def stored(_: VectorSearch, vector: Vector, k: int, ids: str, params: dict[str, Any]) -> ScoredChunks:
+        similar = MIRROR.similarities(vector, json.loads(params["listed"]))
+        return list(similar.items())[:k]
+
+    MIRROR.complete = True
+    monkeypatch.setattr(VectorSearch, "_nearest_stored", stored)
+    kinds = ["other" if number % 50 == 0 else "wanted" for number in range(CHUNKS)]
+    chunks = Chunks(kinds)
+    condition = "chunks.kind = :kind"
+    chunk_filter = ChunkFilter(condition, {"kind": "wanted"}, is_narrow=True)
+    search = VectorSearch(cast(Any, chunks), cast(Any, LoadedIndex()), cast(Any, None), ChunkTable(), cast(Any, None))
+    found = anyio.run(search.nearest_exact, DIRECTION, chunk_filter, POOL)
+    chunks.close()
+    assert [chunk for chunk, _ in found] == expected(kinds, "wanted")
+    assert chunks.rows < CHUNKS / 2

@@ -66,6 +66,8 @@ class Index:
         self._building_elsewhere: int | None = None
         """Id of the generation that another daemon builds, if it is `building`."""
         self.mirror: Mirror | None = None
+        self.mirror_problem: str | None = None
+        """The reason why the vectors could not be loaded into memory, until they are."""
         self.vector_count = 0
         self.speakers: set[str] = set()
         self.max_tool_output_chars = 10_240
@@ -309,13 +311,15 @@ class Index:
             while rows := await self.store.read(partial(read_slice, generation=live, after=last)):
                 mirror.add(rows)
                 last = rows[-1][0]
-            mirror.complete = True
+            mirror.complete, self.mirror_problem = True, None
             log.info("vectors loaded into memory", generation=live.id, vectors=self.vector_count)
         except (StorageUnavailable, DeadlineExceeded) as error:
-            log.warning("vectors not loaded into memory", problem=error.message)
+            self.mirror_problem = error.message
         except MemoryError as error:
-            log.warning("vectors not loaded into memory", problem=f"too little memory: {error}")
+            self.mirror_problem = f"too little memory: {error}"
         finally:
+            if self.mirror_problem is not None:
+                log.warning("vectors not loaded into memory", problem=self.mirror_problem)
             if mirror is not None and not mirror.complete and self.mirror is mirror:
                 self.mirror = None
 

@@ -11,7 +11,12 @@ MAX_QUERY_CHARS = 10_000
 trace names its cause there."""
 
 MAX_WORDS_WITH_NUMBERS = 16
-"""A query of more words is a pasted log or a stack trace, whose line numbers, times and addresses say nothing."""
+"""Numbers are dropped from a query of more words if it looks like a log or a stack trace: its line numbers, times and
+addresses say nothing. In prose, a number or a hash is often the rarest word."""
+
+MIN_NUMBER_SHARE = 0.25
+MIN_NUMBERED_LINES, MIN_NUMBERED_LINE_SHARE = 4, 0.3
+"""A query looks like a log if so large a part of its words are numbers, or if numbers are in so many of its lines."""
 
 WORD = re.compile(r"\w+")
 CJK_CHARACTER = re.compile(f"[{CJK}]")
@@ -21,6 +26,7 @@ _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _HUMP = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z]+[a-z])")
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,}")
 _CJK_RUN = re.compile(f"[{CJK}]+")
+_LIST_MARKER = re.compile(r"\s*\d{1,3}[.)]\s")
 
 # "may" is missing because it is a month as well. The tokenizer splits "don't" and "it's", so their parts are listed.
 STOP_WORDS = frozenset(
@@ -66,31 +72,41 @@ def query_words(query: str) -> list[str]:
     """Return the words of a query in their order, without stop words unless there are no others.
 
     Names in a path and parts of snake_case and camelCase names are words of their own; CJK text is split into bigrams.
-    Of more than MAX_QUERY_WORDS words, the first and the last are returned.
+    Of more than MAX_QUERY_WORDS words, the first and the last are returned. Numbers in a pasted log are left out.
     """
-    words = _distinct_words(query)
+    words, _ = _distinct_words(query)
     if len(words) > MAX_QUERY_WORDS:
         return words[: MAX_QUERY_WORDS - LAST_QUERY_WORDS] + words[-LAST_QUERY_WORDS:]
     return words
 
 
 def describe_dropped_words(query: str) -> str | None:
-    """Return a note about the words of a query that are not used because it is too long; None if all are."""
-    if len(query) <= MAX_QUERY_WORDS:  # words have at least one character
+    """Return a note about the words of a query that are not searched for; None if all are."""
+    if len(query) < 2 * MAX_WORDS_WITH_NUMBERS:  # words have at least one character, and something between them
         return None
+    words, number_count = _distinct_words(query)
+    notes = []
     if len(query) > MAX_QUERY_CHARS:
-        return f"of {len(query):,} characters the first and last {MAX_QUERY_CHARS // 2:,} were searched for"
-    count = len(_distinct_words(query))
-    if count <= MAX_QUERY_WORDS:
-        return None
-    first = MAX_QUERY_WORDS - LAST_QUERY_WORDS
-    return f"of {count} words the first {first} and the last {LAST_QUERY_WORDS} were searched for"
+        notes.append(f"of {len(query):,} characters the first and last {MAX_QUERY_CHARS // 2:,} were read")
+    if number_count:
+        numbers = "1 number was" if number_count == 1 else f"{number_count:,} numbers were"
+        notes.append(f"{numbers} left out, since the query looks like a log")
+    if len(words) > MAX_QUERY_WORDS:
+        first = MAX_QUERY_WORDS - LAST_QUERY_WORDS
+        notes.append(f"of {len(words):,} words the first {first} and the last {LAST_QUERY_WORDS} were searched for")
+    return "; ".join(notes) or None
 
 
-def _distinct_words(query: str) -> list[str]:
-    if len(query) > MAX_QUERY_CHARS:
-        query = f"{query[: MAX_QUERY_CHARS // 2]} {query[-MAX_QUERY_CHARS // 2 :]}"
-    text = query.replace("\x00", " ")
+def searched_part(query: str) -> str:
+    """Return the part of a query that is searched for by keyword: all of it, or both ends of a very long one."""
+    if len(query) <= MAX_QUERY_CHARS:
+        return query
+    return f"{query[: MAX_QUERY_CHARS // 2]} {query[-MAX_QUERY_CHARS // 2 :]}"
+
+
+def _distinct_words(query: str) -> tuple[list[str], int]:
+    """Return the distinct words of a query that can be searched for, and how many numbers were left out."""
+    text = searched_part(query).replace("\x00", " ")
     # Some file systems write a letter and its accent as two characters.
     text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}
@@ -103,6 +119,19 @@ def _distinct_words(query: str) -> list[str]:
             forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
         words.update(dict.fromkeys(forms))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
-    if len(chosen) > MAX_WORDS_WITH_NUMBERS:
-        chosen = [word for word in chosen if not _NUMBER.fullmatch(word)] or chosen
-    return chosen
+    if len(chosen) <= MAX_WORDS_WITH_NUMBERS:
+        return chosen, 0
+    without_numbers = [word for word in chosen if not _NUMBER.fullmatch(word)]
+    number_count = len(chosen) - len(without_numbers)
+    if not without_numbers or not number_count or not _looks_like_log(text, number_count / len(chosen)):
+        return chosen, 0
+    return without_numbers, number_count
+
+
+def _looks_like_log(text: str, number_share: float) -> bool:
+    """Return whether a text is a log or a stack trace rather than prose, given the share of numbers in its words."""
+    if number_share >= MIN_NUMBER_SHARE:
+        return True
+    lines = [_LIST_MARKER.sub("", line, count=1) for line in text.lower().splitlines() if line.strip()]
+    numbered = sum(any(_NUMBER.fullmatch(word) for word in WORD.findall(line.replace("_", " "))) for line in lines)
+    return numbered >= MIN_NUMBERED_LINES and numbered >= MIN_NUMBERED_LINE_SHARE * len(lines)

@@ -4,6 +4,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
+from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import Memory, MemoryHit, MemoryHits, MemorySearch
 from clankersd import clock
 from clankersd.db import Db
@@ -53,6 +54,11 @@ async def best_memories(
 async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "true") -> SearchOutcome[MemoryChunkRow]:
     """Search the chunks of memories; a memory has the score of its best chunk."""
     now = clock.now()
+    if request.embedding is not None:
+        for name, value in (("vectorWeight", request.vector_weight), ("pool", request.pool)):
+            if value is not None:
+                problem = "an embedding is compared with all vectors, and with nothing else"
+                raise InvalidParams(f"invalid params: {problem} - at `$.{name}`")
 
     def visibility(db: Db) -> tuple[Visibility, str | None]:
         [_, *further], params = selection_conditions(db, request, now)

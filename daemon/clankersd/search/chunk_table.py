@@ -144,6 +144,8 @@ class ChunkTable:
         self._lock = Lock()
         self._is_logged = False
         self.is_loaded = False
+        self.problem: str | None = None
+        """The reason why not all chunks could be loaded, until they are."""
         self._clear()
 
     def attach(self, db: Db) -> None:
@@ -173,7 +175,8 @@ class ChunkTable:
             ids = decode_json(row[0], type=list[int])
             if ids:
                 self._add(ids, *map(decode_json, row[1:]))
-            self.is_loaded = self.is_loaded or not ids
+            if not ids:
+                self.is_loaded, self.problem = True, None
             return bool(ids)
 
     def fitting_labels(self, chunking: int, fits: Callable[[str], bool]) -> Any:

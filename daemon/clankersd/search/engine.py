@@ -22,6 +22,7 @@ from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.chunks import HAS_SPEAKER
 from clankersd.index.files.sync import FileSync
@@ -41,7 +42,7 @@ from clankersd.search.ranking import (
     collapse_duplicates,
     diversify,
     find_phrase,
-    named_speakers,
+    find_speakers,
     phrase_of,
     raise_phrases,
     without_names,
@@ -66,8 +67,13 @@ MAX_NEIGHBOURS = 4096
 MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them."""
 
+MAX_COMPARED_INLINE = 100
+"""Candidates up to which duplicates and diversity are computed on the event loop; more of them in a thread."""
+
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
+
+VECTOR_TIMEOUT_NOTE = "time ran out before vectors were compared"
 
 _TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 
@@ -117,10 +123,11 @@ class ScoredPath:
 class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
-    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine;
-    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker
-    judges the best candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand`
-    finds chunks related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned.
+    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine, and
+    nothing but `page`, `min_score`, `collapses`, `diversity` and `group_of` applies to it; otherwise keyword and vector
+    scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best candidates if
+    one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks related to the
+    candidates. Of the candidates of one group (by `group_of`), only the best is returned.
     """
 
     filter: ChunkFilter
@@ -219,6 +226,8 @@ class SearchEngine:
         started = time.perf_counter()
         if (plan.query is None) == (plan.embedding is None):
             raise InvalidParams("invalid params: exactly one of query and embedding is needed - at `$.query`")
+        if plan.embedding is not None and plan.mode == "keyword":
+            raise InvalidParams("invalid params: an embedding has no words to search for - at `$.mode`")
         mode: Mode = "vector"
         keywords = KeywordMatches()
         if plan.use_cosine or plan.query is None:
@@ -234,7 +243,7 @@ class SearchEngine:
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
             dropped_words = None if plan.mode == "vector" else describe_dropped_words(plan.query)
-            notes = [dropped_words, run.keywords.note, run.vectors.query.problem, run.rerank_note]
+            notes = [dropped_words, keywords.note, vectors.query.problem, vectors.note, run.rerank_note]
             if run.match_count > plan.pool_size and len(candidates) <= plan.page.offset + plan.page.limit:
                 notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
@@ -260,38 +269,47 @@ class SearchEngine:
 
     async def _find_speakers(self, query: str, chunk_filter: ChunkFilter) -> set[str]:
         """Return the names in the query of people who speak in the sessions that are searched."""
-        if not named_speakers(query, self._index.speakers):
+        named = find_speakers(query, self._index.speakers)
+        if not named:
             return set()
-        named = [role for role in self._index.speakers if named_speakers(query, {role})]
         sql = _SPEAKS.format(condition=chunk_filter.condition)
 
-        def find(db: Db) -> set[str]:
-            return {role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})}
+        def find(db: Db) -> list[str]:
+            return [role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})]
 
-        return named_speakers(query, await self._store.read_for_search(find))
+        return {name for role in await self._store.read_for_search(find) for name in named[role]}
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
-        """Fetch more and more chunks, until there are enough groups or no chunks left."""
-        if plan.embedding is not None:
-            query = QueryVector(self.vectors.parse_embedding(plan.embedding), self._index.vector_problem)
-            await self._queue.finish_pending(PENDING_SECONDS)
-        else:
-            query = await self.vectors.embed_query(plan.query or "")
-        if query.vector is None:
-            return [], query
-        k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
+        """Return the candidates up to the end of the page, and one more if there is one."""
+        query = QueryVector()
+        with anyio.CancelScope(deadline=anyio.current_time() + self.timeout_seconds) as scope:
+            if plan.embedding is not None:
+                query = QueryVector(self.vectors.parse_embedding(plan.embedding), self._index.vector_problem)
+                await self._queue.finish_pending(PENDING_SECONDS)
+            else:
+                query = await self.vectors.embed_query(plan.query or "")
+            if query.vector is None:
+                return [], query
+            candidates, note = await self._nearest_groups(plan, query.vector)
+            return candidates, replace(query, problem=query.problem or note)
+        assert scope.cancelled_caught
+        return [], replace(query, problem=VECTOR_TIMEOUT_NOTE)
+
+    async def _nearest_groups(self, plan: SearchPlan[R], vector: Vector) -> tuple[list[Candidate[R]], str | None]:
+        """Fetch more and more chunks, until there are enough groups or no chunks left; return also a note."""
+        wanted = plan.page.offset + plan.page.limit + 1
+        k = min(wanted * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
         while True:
-            nearest = await self.vectors.nearest_exact(query.vector, plan.filter, k)
+            nearest = await self.vectors.nearest_exact(vector, plan.filter, k)
             rows = await self._store.read_for_search(
                 lambda db, nearest=nearest: plan.rows.fetch(db, dict(nearest), plan.filter)  # type: ignore[misc]
             )
-            candidates = [Candidate(rows[chunk], score, cosine=score) for chunk, score in nearest if chunk in rows]
-            if plan.group_of:
-                candidates = best_per_group(candidates, plan.group_of)
-            if len(candidates) >= plan.page.limit or len(nearest) < k:
-                return candidates[: plan.page.limit], query
+            found = [Candidate(rows[chunk], cosine, cosine=cosine) for chunk, cosine in nearest if chunk in rows]
+            candidates = await self._select(plan, found)
+            if len(candidates) >= wanted or len(nearest) < k or nearest[-1][1] < plan.min_score:
+                return candidates[:wanted], None
             if k == MAX_NEIGHBOURS:
-                return candidates, replace(query, problem=f"only the nearest {k:,} chunks were compared")
+                return candidates, f"only the nearest {k:,} chunks were compared"
             k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
 
     async def _search_both(self, run: _Run[R]) -> None:
@@ -321,7 +339,7 @@ class SearchEngine:
                 except (StorageUnavailable, DeadlineExceeded) as error:
                     failures.append(error)
             if scope.cancelled_caught:
-                run.vectors = VectorMatches(query=QueryVector(problem="time ran out before vectors were compared"))
+                run.vectors = VectorMatches(query=QueryVector(problem=VECTOR_TIMEOUT_NOTE))
 
         def catch_up(db: Db) -> None:
             labels.read(db)
@@ -347,11 +365,13 @@ class SearchEngine:
             while await self._store.read_for_search(self._terms.chunks.extend):
                 pass
         except (StorageUnavailable, DeadlineExceeded) as error:
-            log.warning("chunks not loaded into memory", problem=error.message)
+            self._terms.chunks.problem = error.message
         except MemoryError as error:
-            log.warning("chunks not loaded into memory", problem=f"too little memory: {error}")
+            self._terms.chunks.problem = f"too little memory: {error}"
         finally:
             self._is_loading_chunks = False
+            if problem := self._terms.chunks.problem:
+                log.warning("chunks not loaded into memory", problem=problem)
 
     async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
         """Order everything that was found, best first."""
@@ -442,6 +462,7 @@ class SearchEngine:
             selected = await self._select(plan, loaded)
             if len(selected) > end or not scored:
                 return selected
+            count *= 2  # all that are loaded are compared again
 
     async def _load(self, plan: SearchPlan[R], candidates: "list[Candidate[Any]]") -> list[Candidate[R]]:
         """Fetch the full rows of candidates; drop those deleted or hidden by now."""
@@ -456,15 +477,12 @@ class SearchEngine:
         """Apply what the plan says about related, weak, grouped and duplicate candidates."""
         if plan.expand:
             candidates = await self._expand(plan, candidates, await plan.expand(candidates))
-        candidates = [one for one in candidates if one.is_keyword_match or one.score >= plan.min_score]
+        candidates = [one for one in candidates if one.is_keyword_match or one.wire_score >= plan.min_score]
         if plan.group_of:
             candidates = best_per_group(candidates, plan.group_of)
-        if plan.collapses:
-            end = plan.page.offset + plan.page.limit
-            for candidate in candidates:
-                candidate.duplicates = 0  # they are counted anew when more candidates were fetched
-            candidates = collapse_near_duplicates(collapse_duplicates(candidates), end)
-        return diversify(candidates, plan.diversity) if plan.diversity else candidates
+        if not (plan.collapses or plan.diversity):
+            return candidates
+        return await in_thread_if(len(candidates) > MAX_COMPARED_INLINE, _compare_texts, plan, candidates)
 
     async def _expand(
         self, plan: SearchPlan[R], candidates: list[Candidate[R]], paths: dict[int, ScoredPath]
@@ -481,6 +499,18 @@ class SearchEngine:
                 candidate.score, candidate.path = path.score, path.steps
                 candidate.components["graph"] = path.score
         return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)
+
+
+def _compare_texts(plan: SearchPlan[R], candidates: list[Candidate[R]]) -> list[Candidate[R]]:
+    """Collapse duplicates and put different texts first, as the plan says."""
+    end = plan.page.offset + plan.page.limit
+    if plan.collapses:
+        for candidate in candidates:
+            candidate.duplicates = 0  # they are counted anew when more candidates were fetched
+        # Diversity chooses among all candidates, for each page among the same ones.
+        wanted = len(candidates) if plan.diversity else end
+        candidates = collapse_near_duplicates(collapse_duplicates(candidates), wanted)
+    return diversify(candidates, plan.diversity, end) if plan.diversity else candidates
 
 
 def _is_weak(keywords: KeywordMatches, calibration: Calibration, candidates: list[Candidate[R]]) -> bool:

@@ -1,10 +1,9 @@
 """Near-duplicates among the hits of a search: the same file read again, the same prompt in another session."""
 
-from bisect import bisect_left, bisect_right, insort
+import sys
+from collections import Counter
 from collections.abc import Set as AbstractSet
-from functools import cached_property
-from operator import itemgetter
-from typing import Generic
+from itertools import chain
 
 from clankersd.index.tokenize import WORD
 from clankersd.search.ranking import Candidate
@@ -25,6 +24,9 @@ MAX_COMPARED_CHARACTERS = 1_000
 COMPARED_PER_HIT = 4
 """Candidates that are compared for each hit of the pages up to the wanted one."""
 
+NO_WORD = sys.maxsize
+"""Stands for the words of a text without any."""
+
 _WORD_CHARACTERS = {
     code: chr(code).lower() if chr(code).isalnum() or chr(code) == "_" else " "
     for code in range(128)
@@ -38,49 +40,57 @@ NEGATIONS = frozenset(
 )
 
 
-class _Compared(Generic[R]):
-    """A candidate that others are compared with."""
-
-    def __init__(self, candidate: Candidate[R]) -> None:
-        self.candidate = candidate
-
-    @cached_property
-    def words(self) -> set[str]:
-        """The distinct words of the text's beginning."""
-        beginning = self.candidate.row.text[:MAX_COMPARED_CHARACTERS]
-        if beginning.isascii():
-            return set(beginning.translate(_WORD_CHARACTERS).split())
-        return set(WORD.findall(beginning.lower().replace("'", "").replace("’", "")))
-
-
 def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> list[Candidate[R]]:
     """Return the first of nearly equal messages, tool calls and files, and count the others.
 
     Only as many candidates are compared as the first `wanted` distinct ones need, and some more for the counts; those
     after them follow as they are. How a candidate fares depends only on those before it, so that pages fit together.
     """
+    # Prefix filtering: near-duplicates have one of their rarest words in common, so only such texts are compared.
+    first_words = [_words(one) for one in candidates[: COMPARED_PER_HIT * wanted]]
+    frequency = Counter(chain.from_iterable(first_words))
+    ranks = {word: rank for rank, word in enumerate(sorted(frequency, key=frequency.__getitem__))}
     distinct: list[Candidate[R]] = []
-    # By source, role and being a tool call: length, position and candidate, in the order of their lengths.
-    by_kind: dict[tuple[str, str | None, bool], list[tuple[float, int, _Compared[R]]]] = {}
+    compared: list[tuple[Candidate[R], int, set[str]]] = []
+    # By source, role and being a tool call, then by the rank of a word: positions in `compared`.
+    by_kind: dict[tuple[str, str | None, bool], dict[int, list[int]]] = {}
     for position, candidate in enumerate(candidates):
         if position >= COMPARED_PER_HIT * wanted and len(distinct) > wanted:
             return distinct + candidates[position:]
         row = candidate.row
-        if row.source not in ("sessions", "memory"):
+        if not _can_collapse(candidate):
             distinct.append(candidate)
             continue
-        compared, length = _Compared(candidate), len(row.text)
-        others = by_kind.setdefault((row.source, row.role, row.tool_id is None), [])
-        start = bisect_left(others, MIN_LENGTH_RATIO * length, key=itemgetter(0))
-        end = bisect_right(others, length / MIN_LENGTH_RATIO, key=itemgetter(0))
-        similar = [other for other in others[start:end] if _is_near_duplicate(other[2].words, compared.words)]
-        if similar:
-            _, _, first = min(similar, key=itemgetter(1))
-            first.candidate.duplicates += 1 + candidate.duplicates
-            continue
-        distinct.append(candidate)
-        insort(others, (length, position, compared))
+        words = first_words[position] if position < len(first_words) else _words(candidate)
+        length = len(row.text)
+        by_word = by_kind.setdefault((row.source, row.role, row.tool_id is None), {})
+        # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
+        rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
+        prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(words) + 1e-9) + 1] or [NO_WORD]
+        for other in sorted({other for word in prefix for other in by_word.get(word, ())}):
+            first, other_length, other_words = compared[other]
+            is_as_long = MIN_LENGTH_RATIO * max(length, other_length) <= min(length, other_length)
+            if is_as_long and _is_near_duplicate(other_words, words):
+                first.duplicates += 1 + candidate.duplicates
+                break
+        else:
+            for word in prefix:
+                by_word.setdefault(word, []).append(len(compared))
+            compared.append((candidate, length, words))
+            distinct.append(candidate)
     return distinct
+
+
+def _can_collapse(candidate: Candidate[R]) -> bool:
+    return candidate.row.source in ("sessions", "memory")
+
+
+def _words(candidate: Candidate[R]) -> set[str]:
+    """Return the distinct words of the text's beginning."""
+    beginning = candidate.row.text[:MAX_COMPARED_CHARACTERS]
+    if beginning.isascii():
+        return set(beginning.translate(_WORD_CHARACTERS).split())
+    return set(WORD.findall(beginning.lower().replace("'", "").replace("’", "")))
 
 
 def _is_near_duplicate(one: set[str], other: set[str]) -> bool:

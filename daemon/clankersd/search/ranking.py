@@ -9,7 +9,8 @@ from heapq import nsmallest
 from typing import Generic
 
 from clankers_protocol.search import Step
-from clankersd.index.tokenize import WORD
+from clankersd.embedders.memory_headroom import numpy_if_available
+from clankersd.index.tokenize import MAX_QUERY_CHARS, WORD, searched_part
 from clankersd.search.rows import AnyRow, R, RankingRow
 
 SPEAKER_WEIGHT = 0.4
@@ -145,15 +146,19 @@ def assistant_factor(row: RankingRow) -> float:
     return 1 - (1 - ASSISTANT_FACTOR) * share
 
 
-def named_speakers(query: str, roles: set[str]) -> set[str]:
-    """Return the words of the query that are names of people who speak in the sessions."""
-    names = {word for role in roles - GENERIC_ROLES for word in WORD.findall(role.lower())}
-    return names & set(WORD.findall(query.lower()))
+def find_speakers(query: str, roles: AbstractSet[str]) -> dict[str, set[str]]:
+    """Return the people who speak in sessions and are named in the query, each with the words that name them."""
+    words = set(WORD.findall(searched_part(query).lower()))
+    named = {role: words.intersection(WORD.findall(role.lower())) for role in roles - GENERIC_ROLES}
+    return {role: names for role, names in named.items() if names}
 
 
-def without_names(query: str, names: set[str]) -> str:
-    """Remove names from the query, since they say who and not what. A query of names alone stays as it is."""
-    if not names:
+def without_names(query: str, names: AbstractSet[str]) -> str:
+    """Remove names from the query, since they say who and not what.
+
+    A query of names alone stays as it is, and so does a long one, in which a name says little.
+    """
+    if not names or len(query) > MAX_QUERY_CHARS:
         return query
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b(['’]s)?", re.IGNORECASE)
     return " ".join(pattern.sub(" ", query).split()) or query
@@ -161,6 +166,8 @@ def without_names(query: str, names: set[str]) -> str:
 
 def phrase_of(query: str) -> str | None:
     """Return a query of several words, in lower case and with single spaces, to be looked for word for word."""
+    if len(query) > 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
+        return None
     words = query.lower().strip(" \t\r\n.,:;!?\"'`").split()
     phrase = " ".join(words)
     return phrase if len(words) >= MIN_PHRASE_WORDS and len(phrase) <= MAX_PHRASE_CHARACTERS else None
@@ -188,24 +195,59 @@ def apply_recency(candidates: list[Candidate[AnyRow]], now: int, half_life_days:
         candidate.score *= candidate.components["recency"]
 
 
-def diversify(candidates: list[Candidate[R]], diversity: float) -> list[Candidate[R]]:
-    """Order by maximal marginal relevance: each next candidate is good, and unlike those before it."""
-    remaining = candidates[:]
-    words = {one.row.id: set(WORD.findall(one.row.text.lower())) for one in remaining}
-    similarity = dict.fromkeys(words, 0.0)
-    ordered: list[Candidate[R]] = []
-    while remaining:
-        best = max(
-            remaining,
-            key=lambda one: ((1 - diversity) * one.score - diversity * similarity[one.row.id], one.score),
-        )
-        remaining.remove(best)
-        best.components["likeness"] = similarity[best.row.id]
-        ordered.append(best)
-        for one in remaining:
-            overlap = _jaccard(words[one.row.id], words[best.row.id])
-            similarity[one.row.id] = max(similarity[one.row.id], overlap)
-    return ordered
+def diversify(candidates: list[Candidate[R]], diversity: float, wanted: int) -> list[Candidate[R]]:
+    """Order by maximal marginal relevance: each next candidate is good, and unlike those before it.
+
+    Only the first `wanted` are chosen so; the others follow as they are. Which come first does not depend on `wanted`.
+    """
+    words = [set(WORD.findall(one.row.text.lower())) for one in candidates]
+    scores = [one.score for one in candidates]
+    choose = _choose_without_numpy if numpy_if_available() is None else _choose_diverse
+    chosen = choose(words, scores, diversity, min(wanted, len(candidates)))
+    for at, similarity in chosen.items():
+        candidates[at].components["likeness"] = similarity
+    return [candidates[at] for at in chosen] + [one for at, one in enumerate(candidates) if at not in chosen]
+
+
+def _choose_diverse(words: list[set[str]], scores: list[float], diversity: float, wanted: int) -> dict[int, float]:
+    """Return the positions of the chosen texts in order, each with its similarity to those before it.
+
+    Of each word the texts that have it are listed, so that a text is compared with all others by adding up a few lists.
+    """
+    import numpy as np
+
+    texts_by_word: dict[str, list[int]] = {}
+    for number, one in enumerate(words):
+        for word in one:
+            texts_by_word.setdefault(word, []).append(number)
+    arrays = {word: np.array(numbers) for word, numbers in texts_by_word.items()}
+    relevance, sizes = np.array(scores), np.array([len(one) for one in words])
+    similarities, is_left = np.zeros(len(words)), np.ones(len(words), np.bool_)
+    chosen: dict[int, float] = {}
+    while len(chosen) < wanted:
+        value = np.where(is_left, (1 - diversity) * relevance - diversity * similarities, -np.inf)
+        best = np.flatnonzero(value == value.max())
+        at = int(best[np.argmax(relevance[best])])
+        chosen[at], is_left[at] = float(similarities[at]), False
+        if words[at]:
+            shared = np.bincount(np.concatenate([arrays[word] for word in words[at]]), minlength=len(words))
+            similarities = np.maximum(similarities, shared / (sizes + sizes[at] - shared))
+    return chosen
+
+
+def _choose_without_numpy(
+    words: list[set[str]], scores: list[float], diversity: float, wanted: int
+) -> dict[int, float]:  # fmt: skip
+    """Choose the same in plain Python, several times slower."""
+    similarities = [0.0] * len(words)
+    chosen: dict[int, float] = {}
+    while len(chosen) < wanted:
+        left = [at for at in range(len(words)) if at not in chosen]
+        best = max(left, key=lambda at: ((1 - diversity) * scores[at] - diversity * similarities[at], scores[at]))
+        chosen[best] = similarities[best]
+        for at in left:
+            similarities[at] = max(similarities[at], _jaccard(words[at], words[best]))
+    return chosen
 
 
 def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str | None]) -> list[Candidate[R]]:

@@ -42,6 +42,9 @@ MAX_LISTED_CHUNKS = 1_000
 OVERSAMPLING = (2, 32)
 """Oversampling factors tried before falling back to a comparison of every matching chunk."""
 
+MAX_CHECKED_CHUNKS = 65_536
+"""Nearest chunks that are checked at most; instead of more of them, all matching chunks are listed."""
+
 NEAREST_ELSEWHERE = 32
 """Nearest chunks of all projects among which the best one of another project is looked for."""
 
@@ -75,7 +78,8 @@ class QueryVector:
 class VectorMatches:
     """Chunks near a query, those that turned out not to be visible, and the cosine of every chunk that was compared.
 
-    `in_conversation` are the found chunks that have a neighbour in their session.
+    `in_conversation` are the found chunks that have a neighbour in their session. `note` states how the similarities
+    are worse than usual.
     """
 
     nearest: ScoredChunks = field(default_factory=list)
@@ -83,6 +87,7 @@ class VectorMatches:
     hidden: set[int] = field(default_factory=set)
     cosines: dict[int, float] = field(default_factory=dict)
     in_conversation: set[int] = field(default_factory=set)
+    note: str | None = None
 
 
 class VectorSearch:
@@ -172,11 +177,10 @@ class VectorSearch:
         if mirror is None or not mirror.complete:
             await self._load_mirror()
             return await self._nearest_stored(vector, k, chunk_filter.ids, chunk_filter.params)
-        ids = await _fetch_ids(self._store, chunk_filter.ids, chunk_filter.params)
         # Vectors in memory are rounded: the best of them, more than wanted, are compared again as they are on disk.
-        rough = await in_thread_if(len(ids) > MAX_VECTORS_COMPARED_INLINE, mirror.similarities, vector, ids)
-        best = sorted(rough, key=rough.__getitem__, reverse=True)[: 2 * k + 32]
-        return await self._nearest_stored(vector, k, _LISTED, {"listed": json.dumps(best)})
+        rough = await nearest_in_memory(self._store, mirror, vector, chunk_filter, 2 * k + 32)
+        params = {"listed": json.dumps([chunk for chunk, _ in rough])}
+        return await self._nearest_stored(vector, k, _LISTED, params)
 
     async def similarities(
         self, matches: VectorMatches, chunks: Sequence[int], chunk_filter: ChunkFilter
@@ -184,10 +188,10 @@ class VectorSearch:
         """Return the similarity of each chunk to the query, averaged with that of its neighbours in the conversation.
 
         Similarities are measured from the centre of the scope: what all its texts have in common is no evidence. As
-        long as not everything is in memory, they are plain cosines.
+        long as not everything is in memory, they are plain cosines, and the note of the matches says so.
         """
         if not self._can_smooth(matches):
-            matches.cosines = dict(matches.nearest)
+            matches.cosines, matches.note = dict(matches.nearest), self._plain_note(matches)
             return matches.cosines
         import numpy as np
 
@@ -204,7 +208,7 @@ class VectorSearch:
         import numpy as np
 
         if not self._can_smooth(matches):
-            nearest = dict(matches.nearest)
+            nearest, matches.note = dict(matches.nearest), self._plain_note(matches)
             cosines = np.array([nearest.get(chunk, np.nan) for chunk in chunks.tolist()], np.float64)
             return cosines, cosines
         centre = await self._centre(chunk_filter)
@@ -227,6 +231,16 @@ class VectorSearch:
         mirror, chunks = self._index.mirror, self._chunks
         is_loaded = mirror is not None and mirror.complete and chunks.is_loaded and chunks.columns is not None
         return is_loaded and matches.query.vector is not None and self._index.live is not None
+
+    def _plain_note(self, matches: VectorMatches) -> str | None:
+        """Return why the similarities of what was found are plain cosines; None if nothing was found."""
+        if not matches.nearest:
+            return None
+        mirror = self._index.mirror
+        has_vectors = mirror is not None and mirror.complete
+        what, problem = ("chunks", self._chunks.problem) if has_vectors else ("vectors", self._index.mirror_problem)
+        state = f"not in memory: {problem}" if problem else "being loaded into memory"
+        return f"messages were ranked without their neighbours, since {what} are {state}"
 
     async def calibrate(
         self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]], elsewhere: bool
@@ -385,7 +399,7 @@ async def nearest_in_memory(
     labels = lookup.apply()
 
     async def nearest(count: int, chunks: list[int] | None) -> ScoredChunks:
-        if mirror.size > MAX_VECTORS_FILTERED_INLINE:
+        if mirror.size > MAX_VECTORS_FILTERED_INLINE or len(chunks or ()) > MAX_VECTORS_COMPARED_INLINE:
             return await anyio.to_thread.run_sync(mirror.nearest, vector, count, chunks, labels)
         rows = mirror.eligible(chunks, labels)
         is_large = sum(len(part[2]) for part in rows) > MAX_VECTORS_COMPARED_INLINE
@@ -397,13 +411,20 @@ async def nearest_in_memory(
     if len(listed) <= MAX_LISTED_CHUNKS:
         return await nearest(k, listed)
     for factor in OVERSAMPLING:
+        if k * factor > MAX_CHECKED_CHUNKS:
+            break
         near = await nearest(k * factor, None)
-        params = chunk_filter.params | {"near": json.dumps([chunk for chunk, _ in near])}
-        matching = set(await _fetch_ids(store, MATCHING_CHUNKS.format(condition=chunk_filter.condition), params))
+        matching = await store.read_for_search(lambda db, near=near: _matching(db, chunk_filter, near))  # type: ignore[misc]
         passing = [(chunk, similarity) for chunk, similarity in near if chunk in matching]
         if len(passing) >= k or len(near) < k * factor:
             return passing[:k]
     return await nearest(k, await _fetch_ids(store, chunk_filter.ids, chunk_filter.params))
+
+
+def _matching(db: Db, chunk_filter: ChunkFilter, near: ScoredChunks) -> set[int]:
+    """Return those of the chunks that pass the filter."""
+    params = chunk_filter.params | {"near": json.dumps([chunk for chunk, _ in near])}
+    return {row[0] for row in db.tuples(MATCHING_CHUNKS.format(condition=chunk_filter.condition), params)}
 
 
 def _unavailable(problem: str) -> QueryVector:
@@ -411,7 +432,7 @@ def _unavailable(problem: str) -> QueryVector:
 
 
 async def _fetch_ids(store: Store, sql: str, params: dict[str, Any]) -> list[int]:
-    return [row[0] for row in await store.read_for_search(lambda db: db.tuples(sql, params))]
+    return await store.read_for_search(lambda db: [row[0] for row in db.tuples(sql, params)])
 
 
 async def in_thread_if(is_large: bool, work: Callable[..., T], *arguments: Any) -> T:
