@@ -487,6 +487,20 @@ def test_speaker_named_in_the_query_is_preferred(filled: RawConnection) -> None:
     assert speakers["user"] == 0
 
 
+def test_speaker_whose_name_begins_the_texts_is_preferred() -> None:
+    """A chat log: the roles are those of a program, and the texts say who speaks."""
+    with fresh() as own:
+        for number in range(60):
+            name, other = ("Ada", "Grace") if number % 2 else ("Grace", "Ada")
+            text = f"{name}: {other}, turbine number {number} is running" if number < 50 else f"{name}: fine, {number}"
+            message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": text}
+            own.call("upsertMessage", message=message)
+        answer = search(own, "what did Ada say about turbine number 30 or 31?", mode="keyword", explain=True)
+        assert names(answer)[0] == "m31"
+        assert answer["hits"][0]["components"]["speaker"] == 1
+        assert names(search(own, "what did Grace say about turbine number 30 or 31?", mode="keyword"))[0] == "m30"
+
+
 def test_speaker_of_another_project_is_a_word_as_any_other() -> None:
     texts = {"/one": ["The compiler is slow today."], "/two": ["The compiler is slow.", "Ada has a compiler, too."]}
     with fresh() as own:

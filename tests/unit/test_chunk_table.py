@@ -12,6 +12,7 @@ from clankersd.search import chunk_table
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.column_ranking import rank_columns
 from clankersd.search.ranking import rank
+from clankersd.search.speakers import Speakers
 from clankersd.search.turn_scoring import FADE_TOKENS, SIMILARITY_WEIGHTS, smooth_similarities
 
 SCHEMA = """
@@ -22,6 +23,7 @@ SCHEMA = """
     );
 """
 CHUNKING = 1
+ADA = frozenset({"ada"})
 
 
 @pytest.fixture
@@ -179,7 +181,7 @@ def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed:
     chunks = np.sort(chance.choice(np.arange(1, 61), 40, replace=False))
     keywords = np.where(chance.random(40) < 0.6, chance.random(40).round(1), 0.0)
     similarities = np.where(chance.random(40) < 0.6, chance.random(40).round(1), np.nan)
-    for weight, speakers in ((0.5, set()), (0.0, {"ada"}), (1.0, {"ada"})):
+    for weight, speakers in ((0.5, Speakers()), (0.0, Speakers(ADA)), (1.0, Speakers(ADA, range(1, 61, 7)))):
         known = zip(chunks.tolist(), keywords.tolist(), similarities.tolist(), strict=True)
         scores: dict[int, float] = {}
         similar: dict[int, float] = {}

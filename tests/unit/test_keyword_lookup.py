@@ -46,7 +46,7 @@ def db() -> Iterator[Db]:
 def look_up(db: Db, query: str, chunk_filter: ChunkFilter) -> KeywordMatches:
     index = TermIndex()
     index.chunks.attach(db)
-    lookup = KeywordLookup(query, set(), index, chunk_filter)
+    lookup = KeywordLookup(query, index, chunk_filter)
     while not lookup.is_done:
         lookup.run_slice(db)
     return lookup.matches
@@ -118,7 +118,7 @@ def test_lookup_that_is_interrupted_anywhere_and_run_again_finds_every_word(
     expected = look_up(db, "alpha beta gamma", everything())
     index = TermIndex()
     index.chunks.attach(db)
-    lookup = KeywordLookup("alpha beta gamma", set(), index, everything())
+    lookup = KeywordLookup("alpha beta gamma", index, everything())
     reads, run = 0, Db.value
 
     def interrupt_once(self: Db, *arguments: Any) -> Any:
@@ -137,3 +137,46 @@ def test_lookup_that_is_interrupted_anywhere_and_run_again_finds_every_word(
     assert [one.term for one in lookup.matches.terms] == [one.term for one in expected.terms]
     assert lookup.matches.places.chunks.tolist() == expected.places.chunks.tolist()
     assert lookup.matches.stems == expected.stems
+
+
+def add_chat(db: Db, *texts: str) -> None:
+    """Add messages of the project "one" after all others."""
+    for text in texts:
+        params = {"id": db.value("SELECT max(id) + 1 FROM chunks"), "text": text}
+        db.execute("INSERT INTO chunks (id, turn, project, text) VALUES (:id, :id, 1, :text)", params)
+        db.execute("INSERT INTO chunks_fts (rowid, text) VALUES (:id, :text)", params)
+
+
+def prefixes(db: Db, chunk_filter: ChunkFilter, *words: str) -> dict[str, int]:
+    index = TermIndex()
+    index.chunks.attach(db)
+    found = KeywordLookup("", index, chunk_filter).find_prefixes(db, words)
+    return {word: len(chunks) for word, chunks in found.items()}
+
+
+def test_names_that_messages_begin_with_are_prefixes(db: Db) -> None:
+    add_chat(db, *["Ada: I moved to Turin", "Grace: how is Turin, Ada?"] * 30)
+    assert prefixes(db, everything(), "ada", "grace", "turin", "nobody") == {"ada": 30, "grace": 30}
+
+
+def test_a_word_is_a_prefix_in_its_own_scope_only(db: Db) -> None:
+    add_chat(db, *["Ada: I moved to Turin", "Grace: how is Turin?"] * 30)
+    assert prefixes(db, of_project(), "ada") == {}
+    only_first = build_filter(Criteria(project="one"), 1, NO_MEMORIES)
+    assert prefixes(db, only_first, "ada") == {"ada": 30}
+
+
+def test_a_word_that_is_mostly_in_the_middle_is_no_prefix(db: Db) -> None:
+    add_chat(db, *["Fix the login", "the fix is stored", "a fix for the login"] * 30)
+    assert prefixes(db, everything(), "fix") == {}
+
+
+def test_a_word_that_nearly_all_messages_begin_with_is_no_prefix(db: Db) -> None:
+    add_chat(db, *["Ada: hello"] * 300)
+    assert prefixes(db, everything(), "ada") == {}
+
+
+def test_text_outside_a_conversation_has_no_prefix(db: Db) -> None:
+    add_chat(db, *["TypeError: x is not a function", "some text"] * 30)
+    db.execute("UPDATE chunks SET turn = NULL")
+    assert prefixes(db, everything(), "typeerror") == {}

@@ -20,7 +20,6 @@ from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
     LONG_TOKENS,
     SHORT_TOKENS,
-    SPEAKER_WEIGHT,
     Candidate,
     apply_recency,
     assistant_factor,
@@ -28,14 +27,13 @@ from clankersd.search.ranking import (
     collapse_duplicates,
     diversify,
     find_phrase,
-    find_speakers,
     fusion_weight,
     phrase_of,
     raise_phrases,
     rank,
-    without_names,
 )
 from clankersd.search.rows import ChunkRow
+from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers, find_speakers, possible_names, without_names
 from clankersd.search.term_index import Postings, Spelling
 from clankersd.search.turn_scoring import (
     FADE_TOKENS,
@@ -229,7 +227,7 @@ def ranked(
     **roles: str,
 ) -> dict[int, Candidate[ChunkRow]]:
     rows = {chunk: row(chunk, roles.get(f"c{chunk}", "user")) for chunk in {*words, *similar}}
-    return {one.row.id: one for one in rank(rows, words, similar, weight, set(names))}
+    return {one.row.id: one for one in rank(rows, words, similar, weight, Speakers(frozenset(names)))}
 
 
 def test_rank_scales_and_weighs_keyword_and_vector_scores() -> None:
@@ -265,7 +263,7 @@ def test_rank_lowers_long_texts_of_the_assistant(tokens: int, position: int, fac
     answer = row(1, "assistant")
     answer.tokens, answer.position = tokens, position
     assert assistant_factor(answer) == pytest.approx(factor)
-    [candidate] = rank({1: answer}, {1: 1.0}, {}, 0.0, set())
+    [candidate] = rank({1: answer}, {1: 1.0}, {}, 0.0, Speakers())
     assert candidate.score == pytest.approx(factor)
 
 
@@ -273,7 +271,7 @@ def test_rank_returns_a_message_once_by_the_chunk_that_matches_best() -> None:
     rows = {chunk: row(chunk) for chunk in (1, 2, 3)}
     rows[1].session_id = rows[2].session_id = "s"
     rows[1].turn = rows[2].turn = 3
-    found = rank(rows, {1: 4.0}, {1: 0.5, 2: 0.6, 3: 0.4}, 0.5, set())
+    found = rank(rows, {1: 4.0}, {1: 0.5, 2: 0.6, 3: 0.4}, 0.5, Speakers())
     assert {one.row.id: one.score for one in found} == pytest.approx({1: 0.5 + 0.5, 3: 0.0})
 
 
@@ -344,6 +342,12 @@ def test_speakers_are_looked_for_with_one_reading_of_a_long_query(monkeypatch: p
     assert find_speakers(long, speakers) == {"speaker7": {"speaker7"}, "speaker8": {"speaker8"}}
     assert sum(read) < 2 * MAX_QUERY_CHARS + sum(map(len, speakers))
     assert without_names(long, {"speaker7"}) == long
+
+
+def test_possible_names_are_written_with_a_capital() -> None:
+    assert possible_names("What did Ada tell Grace Hopper about her compiler?") == ["ada", "grace", "hopper"]
+    assert possible_names("why does the export drop a row") == []
+    assert len(possible_names("Traceback: " + " ".join(f"Error{number}" for number in range(500)))) == 4
 
 
 def test_query_without_names_stays_readable() -> None:

@@ -8,18 +8,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from clankersd.index.tokenize import WORD
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
     LONG_TOKENS,
     PHRASE_WEIGHT,
     SHORT_TOKENS,
-    SPEAKER_WEIGHT,
     TOOL_FACTOR,
     Candidate,
 )
 from clankersd.search.rows import RankingRow
+from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def rank_columns(
     similarities: Any,
     cosines: Any,
     vector_weight: float,
-    speakers: set[str],
+    speakers: Speakers,
 ) -> ColumnRanking:
     """Rank chunks by their keyword scores (0 for none) and similarities (NaN for none), as `rank` does."""
     import numpy as np
@@ -125,9 +124,9 @@ def rank_columns(
     chunks, roles, cosines = chunks[chosen], roles[chosen], cosines[chosen]
     scores = keyword_weight * keywords + vector_weight * vectors if vector_weight else keyword_weight * keywords
     speaker = None
-    if speakers:
-        names = [not speakers.isdisjoint(WORD.findall(name.lower())) for name in role_names]
-        speaker = np.array(names, np.float64)[roles]
+    if speakers.names:
+        speaker = np.array([speakers.are_named_in(name) for name in role_names], np.float64)[roles]
+        speaker = np.maximum(speaker, np.isin(chunks, speakers.prefixed))
         scores = (scores + SPEAKER_WEIGHT * speaker) / (1 + SPEAKER_WEIGHT)
     factors = _role_factors(table, chunks, roles)
     scores = scores * np.where(np.isnan(factors), 1.0, factors)

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol
 
@@ -42,14 +43,13 @@ from clankersd.search.ranking import (
     collapse_duplicates,
     diversify,
     find_phrase,
-    find_speakers,
     phrase_of,
     raise_phrases,
-    without_names,
 )
 from clankersd.search.reranking import Reranking
 from clankersd.search.rows import R, RankingRow, RowQuery
 from clankersd.search.snippets import snippet
+from clankersd.search.speakers import NO_SPEAKERS, Speakers, find_speakers, possible_names, without_names
 from clankersd.search.term_index import TermIndex
 from clankersd.search.turn_scoring import score_turns
 from clankersd.search.vector import PENDING_SECONDS, LabelLookup, QueryVector, VectorMatches, VectorSearch, in_thread_if
@@ -182,7 +182,8 @@ class _Run(Generic[R]):
     plan: SearchPlan[R]
     query: str
     deadline: float
-    speakers: set[str]
+    lookup: KeywordLookup
+    speakers: Speakers = NO_SPEAKERS
     keywords: KeywordMatches = field(default_factory=KeywordMatches)
     vectors: VectorMatches = field(default_factory=VectorMatches)
     match_count: int = 0
@@ -237,8 +238,14 @@ class SearchEngine:
         else:
             if "numpy" not in sys.modules:  # its import may take seconds, which the search is not charged for
                 await anyio.to_thread.run_sync(numpy_if_available)
-            speakers = await self._find_speakers(plan.query, plan.filter) if plan.prefer_named_speakers else set()
-            run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
+            run = _Run(
+                plan,
+                plan.query,
+                anyio.current_time() + self.timeout_seconds,
+                KeywordLookup(plan.query, self._terms, plan.filter),
+            )
+            if plan.prefer_named_speakers:
+                await self._find_speakers(run)
             await self._search_both(run)
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
@@ -267,17 +274,22 @@ class SearchEngine:
             weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )
 
-    async def _find_speakers(self, query: str, chunk_filter: ChunkFilter) -> set[str]:
-        """Return the names in the query of people who speak in the sessions that are searched."""
-        named = find_speakers(query, self._index.speakers)
-        if not named:
-            return set()
-        sql = _SPEAKS.format(condition=chunk_filter.condition)
+    async def _find_speakers(self, run: _Run[R]) -> None:
+        """Find the people whom the query names and who speak in the sessions that are searched."""
+        by_role, names = find_speakers(run.query, self._index.speakers), possible_names(run.query)
+        if not by_role and not names:
+            return
+        sql, params = _SPEAKS.format(condition=run.plan.filter.condition), run.plan.filter.params
 
-        def find(db: Db) -> list[str]:
-            return [role for role in named if db.value(sql, chunk_filter.params | {"speaker": role})]
+        def find(db: Db) -> Speakers:
+            speaking = [role for role in by_role if db.value(sql, params | {"speaker": role})]
+            prefixes = run.lookup.find_prefixes(db, names)
+            found = frozenset(prefixes).union(*(by_role[role] for role in speaking))
+            return Speakers(found, [chunk for chunks in prefixes.values() for chunk in chunks.tolist()])
 
-        return {name for role in await self._store.read_for_search(find) for name in named[role]}
+        with suppress(DeadlineExceeded):  # the lookup of the words says that time ran out
+            run.speakers = await self._store.read_for_search(find, run.deadline - anyio.current_time())
+        run.lookup.names = run.speakers.names
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
         """Return the candidates up to the end of the page, and one more if there is one."""
@@ -320,10 +332,9 @@ class SearchEngine:
         labels = LabelLookup(plan.filter, self._index.mirror)
 
         async def by_keyword() -> None:
-            lookup = KeywordLookup(run.query, run.speakers, self._terms, plan.filter)
             try:
-                await lookup.run(self._store, run.deadline, labels)
-                run.keywords = lookup.matches
+                await run.lookup.run(self._store, run.deadline, labels)
+                run.keywords = run.lookup.matches
             except DeadlineExceeded:
                 run.keywords.note = TIMEOUT_NOTE
             except StorageUnavailable as error:
@@ -332,7 +343,7 @@ class SearchEngine:
                 labels.is_over.set()
 
         async def by_vector() -> None:
-            query = without_names(run.query, run.speakers)
+            query = without_names(run.query, run.speakers.names)
             with anyio.CancelScope(deadline=run.deadline) as scope:
                 try:
                     run.vectors = await self.vectors.search(query, plan.filter, plan.pool_size, labels)

@@ -10,6 +10,7 @@ from clankersd.search.column_ranking import ColumnRanking, rank_columns
 from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
 from clankersd.search.ranking import Candidate, fusion_weight, rank
 from clankersd.search.rows import RankingRow, fetch_ranking_rows
+from clankersd.search.speakers import Speakers
 from clankersd.search.turn_scoring import TurnScores
 from clankersd.search.vector import VectorMatches, VectorSearch
 
@@ -40,7 +41,7 @@ class Fusion:
     pool_size: int
     mode: Mode
     vector_weight: float | None
-    speakers: set[str]
+    speakers: Speakers
 
     async def rank(self) -> list[Candidate[RankingRow]] | ColumnRanking:
         """Rank everything that was found, best first: by columns if the table in memory has all of it."""

@@ -8,6 +8,8 @@ import json
 import math
 import time
 from collections import Counter, deque
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,7 +25,7 @@ from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.chunk_table import ChunkColumns, ChunkTable
 from clankersd.search.closeness import word_weight
 from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
-from clankersd.search.term_index import Postings, Spelling, TermIndex
+from clankersd.search.term_index import MAX_LOCATED_FREQUENCY, Postings, Spelling, TermIndex
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS, OTHER_SPELLINGS
 
 MAX_TERMS = 16
@@ -38,6 +40,14 @@ RARITY_STEPS = 64
 
 MIN_SKIPPED_FREQUENCY = 20_000
 """A term in fewer chunks is added up for all of them, without asking whether only some of them matter."""
+
+MIN_PREFIXED_MESSAGES = 20
+MIN_PREFIXED_SHARE = 0.5
+"""Messages in the scope that begin with a word, and their share of all with it, from which on it is a prefix: others
+mention the name of a speaker as well, and a few messages begin with any word."""
+
+MAX_SCOPE_SHARE = 0.9
+"""Share of the scope above which messages with a prefix cannot be told from others by it."""
 
 CHUNKS_PER_SLICE = 1_000
 SLICE_SECONDS = 0.003
@@ -245,10 +255,10 @@ class KeywordLookup:
     where it was.
     """
 
-    def __init__(self, query: str, names: set[str], index: TermIndex, chunk_filter: ChunkFilter) -> None:
+    def __init__(self, query: str, index: TermIndex, chunk_filter: ChunkFilter) -> None:
         self.matches = KeywordMatches()
+        self.names: AbstractSet[str] = frozenset()
         self._words = query_words(query)
-        self._names = names
         self._index = index
         self._filter = chunk_filter
         self._scope: Scope | None = None
@@ -276,6 +286,34 @@ class KeywordLookup:
                 break
             await store.read_for_search(self.run_slice, seconds)
 
+    def find_prefixes(self, db: Db, words: Iterable[str]) -> dict[str, Any]:
+        """Return those of the words that are prefixes of messages, each with the chunks of these messages in the scope.
+
+        Nothing is found as long as not all chunks are in memory.
+        """
+        self._scope = scope = self._scope or Scope.find(db, self._filter, self._index.chunks)
+        if scope.table is None or scope.table.columns is None:
+            return {}
+        turns, tokenize = scope.table.columns.turns, db.engine.tokenizer(db)
+        size = scope.last if scope.size is None else scope.size
+        found: dict[str, Any] = {}
+        for word in words:
+            for spelling in _spellings(tokenize, word)[:1]:
+                frequency = self._frequency(db, spelling.stem)
+                if not MIN_PREFIXED_MESSAGES <= frequency <= MAX_LOCATED_FREQUENCY:
+                    continue
+                postings = self._index.occurrences.read(db, spelling, frequency, scope.last, scope.changes)
+                if postings is None or postings.offsets is None:
+                    continue
+                matches = scope.select(Term(word, (spelling,), frequency, scope.last), postings)
+                starts = postings.starts[:-1] if matches.positions is None else postings.starts[matches.positions]
+                chunks = matches.chunks[postings.offsets[starts] == 0]
+                chunks = chunks[turns[chunks] >= 0]
+                least = max(MIN_PREFIXED_MESSAGES, MIN_PREFIXED_SHARE * len(matches.chunks))
+                if least <= len(chunks) <= MAX_SCOPE_SHARE * size:
+                    found[word] = chunks
+        return found
+
     def run_slice(self, db: Db) -> None:
         """Look up terms for SLICE_SECONDS: one trip to the connection's thread for each term would cost more."""
         end = time.monotonic() + SLICE_SECONDS
@@ -300,7 +338,7 @@ class KeywordLookup:
         chunk_count = self._scope.last
         terms: dict[str, Term] = {}
         stems: set[str] = set()  # not those of the matches, which an interrupted call may have added to
-        for word in [word for word in self._words if word not in self._names] or self._words:
+        for word in [word for word in self._words if word not in self.names] or self._words:
             for spelling in _spellings(tokenize, word):
                 frequency = self._frequency(db, spelling.stem)
                 generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0

@@ -1,7 +1,6 @@
 """Ranking: fuse the scores of keyword and vector search into one list, best first."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -10,13 +9,10 @@ from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index.tokenize import MAX_QUERY_CHARS, WORD, searched_part
+from clankersd.index.tokenize import WORD
 from clankersd.search.rows import AnyRow, R, RankingRow
+from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
 
-SPEAKER_WEIGHT = 0.4
-"""Weight of the match between the speaker of a message and a name in the query, beside a weight of 1 for the text."""
-
-GENERIC_ROLES = {"user", "assistant", "system", "tool"}
 ASSISTANT_FACTOR = 0.6
 """Least factor on the score of an assistant's text: there is much of it, and the user's states the intent."""
 
@@ -88,7 +84,7 @@ def rank(
     keyword_scores: dict[int, float],
     similarities: dict[int, float],
     vector_weight: float,
-    speakers: set[str],
+    speakers: Speakers,
 ) -> list[Candidate[AnyRow]]:
     """Score every message, file, memory and document chunk between 0 and 1: a weighted mean of both scores, and priors.
 
@@ -122,9 +118,8 @@ def rank(
         if vector_weight:
             components["vector"] = vector
             score += vector_weight * vector
-        if speakers:
-            is_speaker = not speakers.isdisjoint(WORD.findall((row.role or "").lower()))
-            components["speaker"] = 1.0 if is_speaker else 0.0
+        if speakers.names:
+            components["speaker"] = 1.0 if speakers.have_said(row.role, row.id) else 0.0
             score = (score + SPEAKER_WEIGHT * components["speaker"]) / (1 + SPEAKER_WEIGHT)
         if row.role in ("assistant", "tool"):
             components["role"] = assistant_factor(row) * (TOOL_FACTOR if row.role == "tool" else 1.0)
@@ -144,24 +139,6 @@ def assistant_factor(row: RankingRow) -> float:
         return 1.0 if tokens <= SHORT_TOKENS else ASSISTANT_FACTOR
     share = math.log(tokens / SHORT_TOKENS) / math.log(LONG_TOKENS / SHORT_TOKENS)
     return 1 - (1 - ASSISTANT_FACTOR) * share
-
-
-def find_speakers(query: str, roles: AbstractSet[str]) -> dict[str, set[str]]:
-    """Return the people who speak in sessions and are named in the query, each with the words that name them."""
-    words = set(WORD.findall(searched_part(query).lower()))
-    named = {role: words.intersection(WORD.findall(role.lower())) for role in roles - GENERIC_ROLES}
-    return {role: names for role, names in named.items() if names}
-
-
-def without_names(query: str, names: AbstractSet[str]) -> str:
-    """Remove names from the query, since they say who and not what.
-
-    A query of names alone stays as it is, and so does a long one, in which a name says little.
-    """
-    if not names or len(query) > MAX_QUERY_CHARS:
-        return query
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b(['’]s)?", re.IGNORECASE)
-    return " ".join(pattern.sub(" ", query).split()) or query
 
 
 def phrase_of(query: str) -> str | None:
