@@ -73,15 +73,16 @@ bench-hook: $(VENV)/installed
 bench-ctl: $(VENV)/installed
 	$(BIN)/python -m tests.bench.ctl $(BEFORE)
 
+# MILLION=1 adds a store of a million chunks; STORE is a folder in which the filled stores are kept for the next run.
 bench-search: $(VENV)/installed
-	$(BIN)/python -m tests.bench.search
+	$(BIN)/python -m tests.bench.search $(if $(MILLION),--million) $(if $(STORE),--store $(STORE))
 
 bench-indexing: $(VENV)/installed
 	$(BIN)/python -m tests.bench.indexing
 
 # DATA is a folder with evaluation sets; ONNX a folder with an ONNX sentence encoder, measured instead of the static
-# model; OTHERS the numbers of other messages in the store, such as 0,100000,400000; RERANKER a folder with an ONNX
-# cross-encoder. TOOLS=1 stores a failed tool call beside each message.
+# model, best with OTHERS=0; OTHERS the numbers of other messages in the store, 0,100000,400000 unless given; RERANKER a
+# folder with an ONNX cross-encoder. TOOLS=1 stores a failed tool call beside each message.
 bench-retrieval: $(VENV)/installed
 	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS)) $(if $(TOOLS),--tools) $(if $(POSTGRES),--postgres) $(if $(RERANKER),--reranker $(RERANKER))
 

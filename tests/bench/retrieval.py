@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a folder with locomo*.json, beam*.json and cosqa*.json")
     parser.add_argument("--onnx", type=Path, help="a folder with an ONNX model, measured instead of the static one")
     parser.add_argument("--sets", default="locomo,roles,beam,cosqa,documents")
-    parser.add_argument("--others", default="0,100000", help="numbers of other messages, such as 0,100000,400000")
+    parser.add_argument("--others", default="0,100000,400000", help="numbers of other messages in the store")
     parser.add_argument("--questions", type=int, help="at most so many questions a set, evenly chosen")
     parser.add_argument("--modes", default="keyword,vector,hybrid")
     parser.add_argument("--reranker", type=Path, help="a folder with an ONNX cross-encoder, which judges the best hits")
