@@ -553,6 +553,20 @@ async def test_search_says_when_nothing_is_close(client: Client, project: Path) 
     assert answer.startswith("Nothing close; the nearest are:\n- ")
 
 
+async def test_search_that_ran_out_of_time_does_not_claim_that_nothing_is_there(
+    client: Client, rpc: RawConnection, project: Path
+) -> None:
+    rpc.call("daemon.configure", key="search_seconds", value=1e-9)
+    try:
+        here = await use(client, "search", query="rounding cents invoice exporter")
+        everywhere = await use(client, "search", query="rounding cents invoice exporter", everywhere=True)
+    finally:
+        rpc.call("daemon.configure", key="search_seconds", value=None)
+    problem = "The search is incomplete and found nothing: time ran out before all words were looked up"
+    assert everywhere.startswith(problem)
+    assert here == f"{everywhere} Other projects: try everywhere."
+
+
 async def test_search_lists_nearly_equal_messages_once_with_a_count(
     client: Client, rpc: RawConnection, project: Path
 ) -> None:

@@ -106,6 +106,9 @@ class SearchTool(Arguments):
             )
         )
         lines = [_hit_line(hit) for hit in result.hits]
+        if not lines and result.degraded:
+            elsewhere = "" if self.everywhere else " Other projects: try everywhere."
+            return f"The search is incomplete and found nothing: {result.degraded}.{elsewhere}"
         if not lines:
             return "Nothing was found." if self.everywhere else "Nothing was found in this project: try everywhere."
         if result.weak:
