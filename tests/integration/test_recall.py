@@ -574,3 +574,20 @@ def test_prompt_about_another_project_gets_nothing_here(history: RawConnection) 
     assert preview(history, asked)["ids"] == []
     assert preview(history, asked, "/home/me/garden")["ids"] == ["f1"]
     assert {one["chosen"] for one in preview(history, asked)["considered"]} <= {False}
+
+
+def test_global_memory_of_another_project_does_not_make_that_project_an_own_one(history: RawConnection) -> None:
+    session(history, "foreign", 1, project="/home/me/garden")
+    message(history, "foreign", "f1", "user", "Water the tomato seedlings in the greenhouse every morning.", 2)
+    message(history, "old-2", "m-4", "user", "The greenhouse page lists tomato prices in cents.", 2003)
+    asked = "how often are the tomato seedlings in the greenhouse watered?"
+
+    def needed() -> dict[str, float]:
+        return {one["id"]: one["needed"] for one in preview(history, asked)["considered"] if one["kind"] == "passage"}
+
+    before = needed()
+    assert before["m-4"] > 0.45, "the other project has a closer text"
+    told = "Tomato seedlings in the greenhouse are watered by hand."
+    memory = history.call("memory.add", content=told, scope="global", project="/home/me/garden")["memory"]["id"]
+    assert memory in [one["id"] for one in preview(history, asked)["considered"]]
+    assert needed() == before

@@ -21,7 +21,6 @@ from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.closeness import DEFAULT_BASELINE, Calibration
 from clankersd.search.filters import MATCHING_CHUNKS, NO_MEMORIES, ChunkFilter, Criteria, build_filter
-from clankersd.search.ranking import Candidate
 from clankersd.search.turn_scoring import smooth_similarities
 
 PENDING_SECONDS = 0.05
@@ -243,9 +242,12 @@ class VectorSearch:
         return f"messages were ranked without their neighbours, since {what} are {state}"
 
     async def calibrate(
-        self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]], elsewhere: bool
-    ) -> Calibration:
-        """Measure the mean cosine in the scope and, with `elsewhere`, the best one of this query in other projects."""
+        self, matches: VectorMatches, chunk_filter: ChunkFilter, elsewhere: bool
+    ) -> Calibration:  # fmt: skip
+        """Measure the mean cosine in the scope and, with `elsewhere`, the best one of this query in other projects.
+
+        Other projects are those that the filter does not name. A memory may be of any of them.
+        """
         live, vector = self._index.live, matches.query.vector
         if vector is None or live is None or live.identity.dims is None:
             return Calibration()
@@ -256,8 +258,13 @@ class VectorSearch:
         everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
         nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
         params = {"near": json.dumps([chunk for chunk, _ in nearest])}
-        projects = dict(await self._store.read_for_search(lambda db: db.tuples(_PROJECTS, params)))
-        own = {candidate.row.project for candidate in found if candidate.row.project is not None}
+        own_projects = [test.project for test in chunk_filter.label_tests if test.project is not None]
+
+        def read_projects(db: Db) -> tuple[dict[int, int | None], set[int]]:
+            own = {row[0] for one in own_projects for row in db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", one)}
+            return dict(db.tuples(_PROJECTS, params)), own
+
+        projects, own = await self._store.read_for_search(read_projects)
         of_others = [
             cosine for chunk, cosine in nearest if projects.get(chunk) is not None and projects[chunk] not in own
         ]
