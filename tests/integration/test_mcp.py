@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.daemon import DaemonProcess, RawConnection
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.waiting import eventually, settled
 from mcp import Client, StdioServerParameters
 
@@ -553,17 +553,17 @@ async def test_search_says_when_nothing_is_close(client: Client, project: Path) 
     assert answer.startswith("Nothing close; the nearest are:\n- ")
 
 
-async def test_search_that_ran_out_of_time_does_not_claim_that_nothing_is_there(
-    client: Client, rpc: RawConnection, project: Path
-) -> None:
-    rpc.call("daemon.configure", key="search_seconds", value=1e-9)
-    try:
-        here = await use(client, "search", query="rounding cents invoice exporter")
-        everywhere = await use(client, "search", query="rounding cents invoice exporter", everywhere=True)
-    finally:
-        rpc.call("daemon.configure", key="search_seconds", value=None)
-    problem = "The search is incomplete and found nothing: time ran out before all words were looked up"
-    assert everywhere.startswith(problem)
+def test_incomplete_search_does_not_claim_that_nothing_is_there(home: Path) -> None:
+    def search(connection: RawConnection, **arguments: Any) -> str:
+        params = {"name": "search", "arguments": arguments | {"query": "rounding of cents"}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        reply = connection.call("mcp.message", project="/home/me/shop", message=message)
+        return str(reply["result"]["content"][0]["text"])
+
+    with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
+        everywhere, here = search(connection, everywhere=True), search(connection)
+    problem = "vector search unavailable: the embedder is set to none"
+    assert everywhere == f"The search is incomplete and found nothing: {problem}."
     assert here == f"{everywhere} Other projects: try everywhere."
 
 
