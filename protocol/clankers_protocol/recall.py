@@ -49,7 +49,8 @@ class RecallCandidate(Wire):
 class Recall(Wire):
     """Recalled context. If `text` is empty, `reason` says why; `ids` are the sessions, memories and chunks in it.
 
-    `considered` lists what matched the prompt, best first, chosen or not.
+    `considered` lists what matched the prompt, best first, chosen or not. `degraded` states what is missing and why,
+    also beside a text: the search failed, took too long, or could not compare vectors.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Recall(Wire):
     characters: int
     reason: str | None = None
     considered: list[RecallCandidate] = field(default_factory=list)
+    degraded: str | None = None
 
 
 class RecallPreview(Method[Recall]):
@@ -231,7 +233,10 @@ class RecordedSearch(Wire):
 
 
 class SilentPrompt(Wire):
-    """A prompt with which nothing was injected although something matched it, and the `reason`."""
+    """A prompt with which nothing that matches it was injected, and the `reason`.
+
+    `considered` is what matched; it is empty if the search failed.
+    """
 
     id: int
     at: int
@@ -255,8 +260,8 @@ class RecentRecall(Wire):
 
 class RecallRecent(Method[RecentRecall]):
     """List the last searches with `search` and MCP, and the last prompts with which nothing was injected although
-    something matched: at most 2,000 of each, of the last 90 days. With `sessionId`, those of one session; `beforeId`
-    lists those before one with this id."""
+    something matched, or because the search failed or was incomplete: at most 2,000 of each, of the last 90 days. With
+    `sessionId`, those of one session; `beforeId` lists those before one with this id."""
 
     method: ClassVar[str] = "recall.recent"
     session_id: Id | None = None

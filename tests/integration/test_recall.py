@@ -1,12 +1,14 @@
 """Recall over the socket: what a session is told, once, within bounds, and on the record."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.daemon import RawConnection, running_daemon
-from helpers.embedding_service import embeddings, served
+from helpers.embedding_service import Answer, Request, embeddings, served
+from helpers.waiting import settled
 
 PROJECT = "/home/me/shop"
 T0 = 1_700_000_000_000
@@ -591,3 +593,83 @@ def test_global_memory_of_another_project_does_not_make_that_project_an_own_one(
     memory = history.call("memory.add", content=told, scope="global", project="/home/me/garden")["memory"]["id"]
     assert memory in [one["id"] for one in preview(history, asked)["considered"]]
     assert needed() == before
+
+
+# --- Searches that fail or are incomplete
+
+
+class Embedder:
+    """An embedding service that answers well until `broken` is set."""
+
+    def __init__(self) -> None:
+        self.broken: Answer | None = None
+
+    def __call__(self, request: Request) -> Answer:
+        return self.broken or embeddings(request)
+
+
+@contextmanager
+def embedded_by(home: Path, embedder: Embedder) -> Iterator[RawConnection]:
+    """A daemon that embeds with the service, with one earlier session and a long time limit for recall."""
+    with served(embedder) as service:
+        settings = {"CLANKERS_EMBEDDER": "openai", "CLANKERS_EMBEDDER_URL": service.url, "CLANKERS_EMBEDDER_MODEL": "m"}
+        with running_daemon(home, **settings) as daemon, daemon.connect() as connection:
+            configure(connection, recall_seconds=60, search_seconds=60)
+            session(connection, "old", 1, summary="Moved checkout.", title="Checkout")
+            message(connection, "old", "m-1", "user", "The invoice exporter rounds cents, fix the rounding.", 2)
+            settled(connection)
+            yield connection
+
+
+def test_recall_without_vectors_says_so(home: Path) -> None:
+    embedder, unavailable = Embedder(), "vector search unavailable: "
+    with embedded_by(home, embedder) as connection:
+        assert preview(connection, "where is the rounding of the invoice exporter?")["degraded"] is None
+        embedder.broken = Answer(503)
+        found = preview(connection, "where is the rounding of the invoice exporter?")
+        assert (found["ids"], found["reason"]) == (["m-1"], None)
+        assert found["degraded"].startswith(unavailable)
+        missed = preview(connection, "herons over Lake Biwa at dawn")
+        assert missed["degraded"].startswith(unavailable)
+        expected = f"nothing relevant to the prompt was found, but the search was incomplete: {missed['degraded']}"
+        assert missed["reason"] == expected
+        assert prompt(connection, "herons over Lake Biwa at dawn") == ""
+        (silent,) = connection.call("recall.recent")["silent"]
+        assert (silent["reason"], silent["considered"]) == (expected, [])
+
+
+def test_recall_of_a_start_states_that_the_search_for_the_prompt_took_too_long(home: Path) -> None:
+    embedder, too_long = Embedder(), "the search took too long: see the setting `recall_seconds`"
+    with embedded_by(home, embedder) as connection:
+        embedder.broken = Answer(drip=True)
+        configure(connection, recall_seconds=2)
+        text = prompt(connection, "where is the rounding of the invoice exporter?", harness="claude-code")
+        assert "[old]" in text
+        assert "[m-1]" not in text
+        (silent,) = connection.call("recall.recent")["silent"]
+        assert silent["reason"] == too_long
+        shown = preview(connection, "where is the rounding of the invoice exporter?")
+        assert (shown["reason"], shown["degraded"]) == (too_long, too_long)
+
+
+def test_recall_whose_search_ran_out_of_time_says_so(home: Path) -> None:
+    embedder = Embedder()
+    with embedded_by(home, embedder) as connection:
+        embedder.broken = Answer(drip=True)
+        configure(connection, search_seconds=0.5)
+        shown = preview(connection, "herons over Lake Biwa at dawn")
+        assert "time ran out before vectors were compared" in shown["degraded"]
+        assert shown["reason"].endswith(f"the search was incomplete: {shown['degraded']}")
+
+
+def test_recall_does_not_call_a_long_prompt_or_a_large_project_incomplete(history: RawConnection) -> None:
+    for number in range(200):
+        message(history, "old-1", f"x-{number}", "user", f"exporter {number}", number)
+    settled(history)
+    long_prompt = "the invoice exporter " + " ".join(f"word{number}" for number in range(200))
+    for asked in ("where is the invoice exporter?", long_prompt):
+        assert (
+            history.call("search", query=asked, limit=100, pool=50, project=PROJECT, collapse=False)["degraded"]
+            is not None
+        )
+        assert preview(history, asked)["degraded"] is None

@@ -1,12 +1,19 @@
 """Recall: trivial prompts, and the block that is put into a prompt."""
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clankers_protocol.errors import DeadlineExceeded
 from clankersd.capture.harnesses import find_occasion
+from clankersd.capture.harnesses.base import Occasion
+from clankersd.config import Config
 from clankersd.recall.block import CLOSING, OPENING, Block, Item, shorten
+from clankersd.recall.recall import Target, _recall
 from clankersd.recall.skip import why_trivial
+from clankersd.search.engine import SearchEngine
 
 
 @pytest.mark.parametrize(
@@ -133,3 +140,22 @@ def test_shorten_cuts_between_words() -> None:
 )
 def test_at_other_events_nothing_is_told(harness: str, event: dict[str, object]) -> None:
     assert find_occasion(harness, event) is None
+
+
+class FailingEngine:
+    """A search engine whose reads take too long."""
+
+    def build_filter(self, *_: Any) -> None:
+        pass
+
+    async def run(self, _: Any) -> None:
+        raise DeadlineExceeded("the answer took longer than 30 s: ask for less")
+
+
+@pytest.mark.anyio
+async def test_recall_states_why_the_search_failed() -> None:
+    target = Target("s", None, ["global"], frozenset(), ["prompt"], is_subagent=False)
+    occasion = Occasion(None, "prompt", "s", None, "why does the exporter round?", "prompt")
+    recall = await _recall(Config(), cast(Any, None), cast(SearchEngine, FailingEngine()), occasion, target)
+    assert recall.degraded == "the search failed: the answer took longer than 30 s: ask for less"
+    assert (recall.text, recall.reason) == ("", recall.degraded)

@@ -468,5 +468,7 @@ def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: s
     elif answer.text:
         echo(plain(answer.text))
         note(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}")
+        if answer.degraded:
+            secho(f"Incomplete: {one_line(answer.degraded)}.", fg="yellow", err=True)
     else:
         echo(f"Nothing would be recalled: {answer.reason or 'nothing relevant was found'}.", err=True)

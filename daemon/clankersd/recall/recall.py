@@ -12,7 +12,6 @@ from clankers_protocol.recall import (
     HookOutput,
     Injection,
     Recall,
-    RecallCandidate,
     RecallHook,
     RecallKind,
     RecallPreview,
@@ -112,7 +111,8 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     recall = _nothing("the harness ignores the answer")
     if at.is_answered:
         recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
-        daemon.recall_log.add_silent(at.session, recall)
+        if "prompt" in target.kinds:
+            daemon.recall_log.add_silent(at.session, recall)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
         daemon.recall_log.notice_injection()
@@ -185,34 +185,42 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
     if target.is_subagent:
         return _nothing("the session belongs to a subagent, which its agent instructs")
     block = Block(max_block_characters(config))
-    reason = ""
-    considered: list[RecallCandidate] = []
-    offered: set[str] = set()
+    matches = PromptMatches()
+    reason, degraded = "", None
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
             if kind == "start":
                 items, reason = await _start_items(config, store, target)
             else:
                 matches, reason = await _match_prompt(config, store, engine, target, at.prompt)
-                items, considered = matches.items, matches.considered
-                offered = {item.id for item in items}
+                items, degraded = matches.items, matches.degraded
             new_items = [item for item in items if item.id not in target.recalled_ids]
             for item in new_items:
                 block.add(item)
             if items and not new_items:
                 reason = "everything relevant was already recalled in this session"
+    if matches.has_failed:
+        reason = degraded or ""
+    elif degraded:
+        reason = f"{reason}, but the search was incomplete: {degraded}"
     if scope.cancelled_caught:
-        reason = "the search took too long: see the setting `recall_seconds`"
-    for candidate in considered:
+        reason = degraded = "the search took too long: see the setting `recall_seconds`"
+    offered = {item.id for item in matches.items}
+    for candidate in matches.considered:
         if candidate.chosen and candidate.id not in block.ids:
             candidate.chosen, candidate.why = False, "no room in the block"
             if candidate.id in target.recalled_ids:
                 candidate.why = "told before in this session"
             elif candidate.id not in offered:
                 candidate.why = "like a better one, or above the limit"
-    if not block.ids:
-        return Recall("", [], 0, reason, considered)
-    return Recall(block.text, block.ids, len(block.text), None, considered)
+    return Recall(
+        text=block.text,
+        ids=block.ids,
+        characters=len(block.text),
+        reason=None if block.ids else reason,
+        considered=matches.considered,
+        degraded=degraded,
+    )
 
 
 def max_block_characters(config: Config) -> int:

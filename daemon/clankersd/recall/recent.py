@@ -85,9 +85,14 @@ class RecallLog:
         self._add("search", search.at, None, query, replace(search, query=""))
 
     def add_silent(self, session: str, recall: Recall) -> None:
-        """Record a prompt if something matched it and nothing of that was injected."""
-        if recall.considered and not recall.text:
-            reason = recall.reason or "nothing relevant to the prompt was found"
+        """Record a prompt if something matched it and nothing was injected, or if the search for it was incomplete.
+
+        With the first prompt of a session, what a start is told may have been injected without any match.
+        """
+        if any(one.chosen for one in recall.considered):
+            return
+        reason = recall.reason or recall.degraded
+        if reason and (recall.considered or recall.degraded):
             prompt = SilentPrompt(0, clock.now(), session, None, None, None, reason, recall.considered)
             self._add("silent", prompt.at, session, None, prompt)
 

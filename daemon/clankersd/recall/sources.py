@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import structlog
+
 from clankers_protocol.errors import RpcError
 from clankers_protocol.recall import RecallCandidate
 from clankers_protocol.search import Filter
@@ -98,6 +100,8 @@ _MATCH_JOINS = f"""
     LEFT JOIN files ON files.id = chunks.file_id
     LEFT JOIN sessions ON sessions.id = chunks.session_id
 """
+
+log = structlog.get_logger(component="recall")
 
 
 @dataclass(frozen=True)
@@ -243,11 +247,15 @@ def _memory_item(memory_id: str, content: str, summary: str | None, category: st
 
 @dataclass(frozen=True)
 class PromptMatches:
-    """Matches of a prompt: the items to recall, every candidate with its verdict, and why the search failed."""
+    """Matches of a prompt: the items to recall, and every candidate with its verdict.
+
+    `degraded` states what the search lacks and why; with `has_failed` it has no result at all.
+    """
 
     items: list[Item] = field(default_factory=list)
     considered: list[RecallCandidate] = field(default_factory=list)
     degraded: str | None = None
+    has_failed: bool = False
 
 
 async def matching_items(
@@ -278,13 +286,15 @@ async def matching_items(
         rows=RowQuery(MatchRow, _MATCH_COLUMNS, _MATCH_JOINS, {"now": now}),
         page=Page(4 * POOL_SIZE),
         compare_elsewhere=project is not None,
+        reports_limits=False,
         adjust_score=partial(weigh_memory, weights=weights, now=now),
         group_of=lambda row: row.memory_id,
     )
     try:
         outcome = await engine.run(plan)
     except RpcError as error:  # a failing search must not fail a prompt
-        return PromptMatches(degraded=error.message)
+        log.warning("recall search failed", problem=error.message)
+        return PromptMatches(degraded=f"the search failed: {error.message}", has_failed=True)
     memory_matches = [one for one in outcome.candidates if one.row.memory_id is not None]
     passage_matches = [one for one in outcome.candidates if one.row.memory_id is None]
     memories = judge_memories(outcome, memory_matches[: max(MAX_EXAMINED, max_memories)])  # type: ignore[arg-type]

@@ -128,6 +128,7 @@ class SearchPlan(Generic[R]):
     scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best candidates if
     one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks related to the
     candidates. Of the candidates of one group (by `group_of`), only the best is returned.
+    Without `reports_limits`, `degraded` leaves out that words of a long query and matches beyond the pool were dropped.
     """
 
     filter: ChunkFilter
@@ -146,6 +147,7 @@ class SearchPlan(Generic[R]):
     rerank: bool = False
     collapses: bool = False
     compare_elsewhere: bool = False
+    reports_limits: bool = True
     adjust_score: Callable[[Candidate[R]], None] | None = None
     expand: Callable[[list[Candidate[R]]], Awaitable[dict[int, ScoredPath]]] | None = None
     group_of: Callable[[R], str | None] | None = None
@@ -249,9 +251,11 @@ class SearchEngine:
             await self._search_both(run)
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
-            dropped_words = None if plan.mode == "vector" else describe_dropped_words(plan.query)
-            notes = [dropped_words, keywords.note, vectors.query.problem, vectors.note, run.rerank_note]
-            if run.match_count > plan.pool_size and len(candidates) <= plan.page.offset + plan.page.limit:
+            notes = [keywords.note, vectors.query.problem, vectors.note, run.rerank_note]
+            if plan.reports_limits and plan.mode != "vector":
+                notes.insert(0, describe_dropped_words(plan.query))
+            is_last_page = len(candidates) <= plan.page.offset + plan.page.limit
+            if plan.reports_limits and is_last_page and run.match_count > plan.pool_size:
                 notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):

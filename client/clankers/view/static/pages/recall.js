@@ -100,7 +100,7 @@ async function recentRecall(shown, session, signal) {
       )
     : empty(
         "Nothing known was left out",
-        "A prompt appears here if something stored matched it, but was not close enough to be told.",
+        "A prompt appears here if something stored matched it, but was not close enough to be told, or if the search failed.",
       );
   const card = ofSearches ? searchCard : silentCard;
   const list = () => pages(first, read, (one) => h("li", {}, card(one)), { class: "cards" });
@@ -203,17 +203,18 @@ function silentCard(one) {
         time(one.at),
         into(one, one.promptId),
         one.reason,
-        `the best had ${against(best.strength, best.needed)}`,
-        best.strength >= NEAR_MISS * best.needed ? badge("near miss", "warn") : null,
+        best && `the best had ${against(best.strength, best.needed)}`,
+        best && best.strength >= NEAR_MISS * best.needed ? badge("near miss", "warn") : null,
       ),
     ),
-    h(
-      "section",
-      {},
-      fold(`${plural(one.considered.length, "candidate")}, none told`, () =>
-        candidates(closestFirst(one.considered), new Set()),
+    best &&
+      h(
+        "section",
+        {},
+        fold(`${plural(one.considered.length, "candidate")}, none told`, () =>
+          candidates(closestFirst(one.considered), new Set()),
+        ),
       ),
-    ),
   );
 }
 
@@ -341,6 +342,7 @@ function preview(recall) {
     "div",
     { class: "stack" },
     h("p", {}, summary),
+    recall.text && recall.degraded && h("p", { class: "hint warn" }, `Incomplete: ${recall.degraded}.`),
     candidates(recall.considered),
     recall.text && fold("The block", () => h("pre", { class: "plain" }, recall.text), true),
   );
