@@ -569,6 +569,36 @@ def test_answer_that_is_a_passage_itself_is_not_told_beside_its_question_as_well
     assert text.count("for lack of memory") == 1
 
 
+def test_question_below_other_passages_is_told_with_its_answer(history: RawConnection) -> None:
+    asked = "the thumbnail renderer crashes on TIFF scans again"
+    session(history, "old-9", 9)
+    for number, subject in enumerate(
+        ["after the upgrade", "while the cache is cold", "without any message", "at night"]
+    ):
+        # A letter instead of words that differ: near-duplicates are told once.
+        text = f"The thumbnail renderer crashes on TIFF scans again {subject}, says report {'abcd'[number]}."
+        message(history, "old-9", f"r{number}", "assistant", text, 10 + number)
+    message(history, "old-9", "q", "user", "Why does the renderer of huge thumbnail scans crash?", 20)
+    message(history, "old-9", "a", "assistant", "It ran out of file descriptors; the pool is closed now.", 21)
+    shown = preview(history, asked)
+    assert shown["ids"].index("q") >= 3
+    assert "→ It ran out of file descriptors" in shown["text"]
+
+
+def test_failed_call_is_told_with_the_answer_that_followed(history: RawConnection) -> None:
+    session(history, "old-9", 9)
+    message(history, "old-9", "q", "user", "Please look after the nightly job.", 10)
+    call = {"id": "t", "sessionId": "old-9", "toolName": "Bash", "toolInput": '{"command": "make thumbnails"}'}
+    failed = {"success": False, "errorMessage": "thumbnail renderer: TIFF scan truncated", "createdAt": T0 + 11}
+    history.call("upsertTool", **ENVELOPE, tool=call | failed)
+    message(history, "old-9", "a0", "assistant", "One moment.", 12)
+    message(history, "old-9", "a1", "assistant", "The disk was full; the old uploads are gone now.", 13)
+    message(history, "old-9", "next", "user", "Thanks.", 14)
+    settled(history)
+    shown = preview(history, "make thumbnails says thumbnail renderer: TIFF scan truncated")
+    assert "TIFF scan truncated → The disk was full; the old uploads are gone now." in shown["text"]
+
+
 def test_prompt_about_another_project_gets_nothing_here(history: RawConnection) -> None:
     session(history, "foreign", 1, project="/home/me/garden")
     message(history, "foreign", "f1", "user", "Water the tomato seedlings in the greenhouse every morning.", 2)

@@ -12,6 +12,7 @@ from clankersd.db.migrations import migrate
 from clankersd.memories.filters import memory_visibility
 from clankersd.memories.scopes import AllowedScopes
 from clankersd.memories.store import CURRENT
+from clankersd.recall.answers import ANSWERS_TO_CALLS, ANSWERS_TO_QUESTIONS, find_answers
 from clankersd.search.filters import NO_MEMORIES, Criteria, build_filter
 
 
@@ -65,3 +66,39 @@ def test_query_of_a_union_of_filters_uses_the_indexes_of_both(db: Db) -> None:
 def test_query_for_what_a_hook_reported_reads_only_messages_of_the_session(db: Db) -> None:
     shown = plan(db, _REPORTED_BY_HOOK, {"session": "s", "kind": "prompt", "digest": "d", "prompt": "p"})
     assert "idx_told_messages_by_hook (session_id=? AND kind=?)" in shown
+
+
+@pytest.mark.parametrize("sql", [ANSWERS_TO_QUESTIONS, ANSWERS_TO_CALLS])
+def test_query_for_answers_reads_the_messages_of_a_session_in_order(db: Db, sql: str) -> None:
+    shown = plan(db, sql, {"ids": "[]", "end": 1})
+    assert shown.count("SEARCH later USING INDEX idx_messages_session") == 2
+    assert "SCAN later" not in shown
+    assert "TEMP B-TREE" not in shown
+
+
+def test_query_for_answers_takes_time_in_proportion_to_the_length_of_a_turn(db: Db) -> None:
+    def instructions(length: int) -> int:
+        """Store a turn with this many answers between two prompts; return what finding the last one takes."""
+        session = f"s{length}"
+        add = "INSERT INTO messages (id, session_id, role, text_content, created_at) VALUES (:id, :s, :role, 'x', :at)"
+        db.execute("INSERT INTO sessions (id, created_at, updated_at) VALUES (:s, 0, 0)", {"s": session})
+        roles = ["user", *["assistant"] * length, "user", *["assistant"] * length]
+        for at, role in enumerate(roles):
+            db.execute(add, {"id": f"{session}-{at}", "s": session, "role": role, "at": at})
+        call = "INSERT INTO tools (id, session_id, tool_name, success, created_at) VALUES (:id, :s, 'Bash', 0, 1)"
+        db.execute(call, {"id": f"{session}-call", "s": session})
+        count = 0
+
+        def is_stopped() -> bool:
+            nonlocal count
+            count += 1
+            return False
+
+        db.raw.set_progress_handler(is_stopped, 1)
+        answers = find_answers(db, [f"{session}-0"], {"passage": f"{session}-call"})
+        db.raw.set_progress_handler(None)
+        last = f"{session}-{length}"
+        assert {asked: one.message_id for asked, one in answers.items()} == {f"{session}-0": last, "passage": last}
+        return count
+
+    assert instructions(1_000) < 15 * instructions(100)

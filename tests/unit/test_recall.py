@@ -1,7 +1,9 @@
 """Recall: trivial prompts, and the block that is put into a prompt."""
 
+from dataclasses import replace
 from typing import Any, cast
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +12,11 @@ from clankers_protocol.errors import DeadlineExceeded
 from clankersd.capture.harnesses import find_occasion
 from clankersd.capture.harnesses.base import Occasion
 from clankersd.config import Config
+from clankersd.recall.answers import Answer
 from clankersd.recall.block import CLOSING, OPENING, Block, Item, shorten
-from clankersd.recall.recall import Target, _recall
+from clankersd.recall.recall import Target, _recall, fill_block
 from clankersd.recall.skip import why_trivial
+from clankersd.recall.sources import PASSAGES, PromptMatches
 from clankersd.search.engine import SearchEngine
 
 
@@ -159,3 +163,56 @@ async def test_recall_states_why_the_search_failed() -> None:
     recall = await _recall(Config(), cast(Any, None), cast(SearchEngine, FailingEngine()), occasion, target)
     assert recall.degraded == "the search failed: the answer took longer than 30 s: ask for less"
     assert (recall.text, recall.reason) == ("", recall.degraded)
+
+
+class StuckStore:
+    """A store whose reads never return."""
+
+    async def read(self, _: Any) -> None:
+        await anyio.sleep_forever()
+
+
+@pytest.mark.anyio
+async def test_recall_has_the_passages_if_their_answers_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def matching_items(*_: Any) -> PromptMatches:
+        return PromptMatches([passage("q", "Why does the exporter round?")], questions=["q"])
+
+    monkeypatch.setattr("clankersd.recall.recall.matching_items", matching_items)
+    target = Target("s", None, ["global"], frozenset(), ["prompt"], is_subagent=False)
+    occasion = Occasion(None, "prompt", "s", None, "why does the exporter round?", "prompt")
+    config = Config(recall_seconds=0.1)
+    recall = await _recall(config, cast(Any, StuckStore()), cast(Any, None), occasion, target)
+    assert (recall.ids, recall.degraded) == (["q"], "answers are missing: reading them took too long")
+
+
+def passage(id_: str, text: str) -> Item:
+    return Item(PASSAGES, id_, "user in a session", text, 180)
+
+
+def test_answer_is_told_beside_its_question_if_there_is_no_room_for_it_as_a_passage() -> None:
+    items = [passage("q", "Why does it crash? " * 6), passage("b", "It is blue. " * 12), passage("a", "Closed. " * 20)]
+    answers = {"q": Answer("a", "The pool is closed now.")}
+    roomy, beside = fill_block(2_000, items, answers)
+    assert (roomy.ids, beside) == (["q", "b", "a"], set())
+    assert "→" not in roomy.text
+    tight, beside = fill_block(len(roomy.text) - 150, items, answers)
+    assert (tight.ids, beside) == (["q", "b"], {"a"})
+    assert "→ The pool is closed now.\n" in tight.text
+
+
+def test_text_is_shortened_before_its_answer() -> None:
+    asked = replace(passage("q", "Why does the renderer crash? " * 6), answer="The pool is closed now. " * 10)
+    complete = asked.line(1_000)
+    assert complete is not None
+    assert 300 < len(complete) < 360
+    start = len("- [q] user in a session: ")
+    short = asked.line(start + 200)
+    assert short is not None
+    assert len(short) <= start + 200
+    assert "Why does" in short
+    assert len(short.split(" → ")[1]) > 100
+    shorter = asked.line(start + 110)
+    assert shorter is not None
+    assert "→ The pool is closed now." in shorter
+    assert "→" not in str(asked.line(start + 60))
+    assert asked.line(start + 30) is None

@@ -14,6 +14,10 @@ CLOSING = "</clankers-recall>"
 MIN_ITEM_CHARACTERS = 40
 """Less than this of a longer text says nothing."""
 
+MAX_ANSWER_CHARACTERS = 140
+MIN_ANSWER_CHARACTERS = 60
+"""Length to which the answer beside a text is shortened if there is no room for more of it."""
+
 MAX_LABEL_CHARACTERS = 300
 SOURCE_FACTOR = 4
 """Characters of a text that are sanitized for each one that may be shown, since white space and invisible characters
@@ -22,7 +26,7 @@ are removed."""
 
 @dataclass(frozen=True)
 class Item:
-    """An entry of a block: its heading ("" for none), the id and label of its source, and its text."""
+    """An entry of a block: its heading ("" for none), the id and label of its source, its text and the answer to it."""
 
     heading: str
     id: str
@@ -30,24 +34,29 @@ class Item:
     text: str
     max_characters: int
     may_shorten: bool = True
+    answer: str = ""
 
     def line(self, room: int) -> str | None:
-        """Return the item in at most `room` characters; None if it does not fit, or too little of it would be left."""
+        """Return the item in at most `room` characters; None if it does not fit, or too little of it would be left.
+
+        Where there is little room, the text is shortened before its answer, and the answer before it is left out.
+        """
         start = f"- [{encode_id(self.id)}] "  # ids that older versions stored may be any text
         if self.label:
             start += f"{clean_line(self.label, MAX_LABEL_CHARACTERS)}: "
-        room = min(self.max_characters, room - len(start))
-        if room <= 0:
-            return None
         max_source = self.max_characters * SOURCE_FACTOR
         if not self.may_shorten and len(self.text) > max_source:
             return None
         text = clean_line(self.text[:max_source])
-        if len(text) <= room:
-            return start + text
-        if not self.may_shorten or room < MIN_ITEM_CHARACTERS:
-            return None
-        return start + shorten(text, room)
+        answer = clean_line(self.answer[: MAX_ANSWER_CHARACTERS * SOURCE_FACTOR])
+        ends = [f" → {shorten(answer, limit)}" for limit in (MAX_ANSWER_CHARACTERS, MIN_ANSWER_CHARACTERS) if answer]
+        for end in [*ends, ""]:
+            text_room = min(self.max_characters, room - len(start) - len(end))
+            if text_room > 0 and len(text) <= text_room:
+                return start + text + end
+            if self.may_shorten and text_room >= MIN_ITEM_CHARACTERS:
+                return start + shorten(text, text_room) + end
+        return None
 
 
 @dataclass

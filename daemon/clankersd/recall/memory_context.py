@@ -37,9 +37,7 @@ async def memory_context(daemon: "Daemon", request: MemoryContext) -> Context:
         )
     elif not why_trivial(query := prompt_query(request.query)):
         weights = ScoreWeights.of(daemon.config)
-        found = await matching_items(
-            daemon.search_engine, daemon.store, weights, query, scopes, None, "", max_memories=candidates
-        )
+        found = await matching_items(daemon.search_engine, weights, query, scopes, None, "", max_memories=candidates)
         items, degraded = found.items, found.degraded
     excluded = tuple(request.exclude)
     wanted = [item for item in items if not item.id.startswith(excluded)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from clankers_protocol.errors import Conflict, NotFound
+from clankers_protocol.errors import Conflict, NotFound, RpcError
 from clankers_protocol.recall import (
     HookOutput,
     Injection,
@@ -25,6 +25,7 @@ from clankersd.config import Config
 from clankersd.db import Db, Store
 from clankersd.memories.scoring import ScoreWeights
 from clankersd.memories.update import record_recall
+from clankersd.recall.answers import Answer, find_answers
 from clankersd.recall.block import Block, Item
 from clankersd.recall.ledger import with_texts
 from clankersd.recall.skip import why_trivial
@@ -50,6 +51,9 @@ MAX_CHARACTERS = 9_000
 MAX_MINIMAL_CHARACTERS = 800
 SEARCH_SHARE = 0.8
 """Share of `recall_seconds` for the search. The hook needs the rest, so that what is recorded also arrives in time."""
+
+ANSWER_SHARE = 0.05
+"""Share of `recall_seconds` for the answers to what was found, beside what the search has left."""
 
 # A compaction makes the harness drop what was recalled before it.
 _LAST_COMPACTION = """
@@ -184,33 +188,40 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
         return _nothing(f"the project opted out: it has a {opt_out.MARKER} file")
     if target.is_subagent:
         return _nothing("the session belongs to a subagent, which its agent instructs")
-    block = Block(max_block_characters(config))
     matches = PromptMatches()
+    new_items: list[Item] = []
     reason, degraded = "", None
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
             if kind == "start":
                 items, reason = await _start_items(config, store, target)
             else:
-                matches, reason = await _match_prompt(config, store, engine, target, at.prompt)
+                matches, reason = await _match_prompt(config, engine, target, at.prompt)
                 items, degraded = matches.items, matches.degraded
-            new_items = [item for item in items if item.id not in target.recalled_ids]
-            for item in new_items:
-                block.add(item)
-            if items and not new_items:
+            not_recalled = [item for item in items if item.id not in target.recalled_ids]
+            if items and not not_recalled:
                 reason = "everything relevant was already recalled in this session"
+            new_items += not_recalled
     if matches.has_failed:
         reason = degraded or ""
     elif degraded:
         reason = f"{reason}, but the search was incomplete: {degraded}"
     if scope.cancelled_caught:
         reason = degraded = "the search took too long: see the setting `recall_seconds`"
+    answers, problem = await _find_answers(
+        store, matches, target, scope.deadline + config.recall_seconds * ANSWER_SHARE
+    )
+    if problem:
+        degraded = f"{degraded}; {problem}" if degraded else problem
+    block, beside_questions = fill_block(max_block_characters(config), new_items, answers)
     offered = {item.id for item in matches.items}
     for candidate in matches.considered:
         if candidate.chosen and candidate.id not in block.ids:
             candidate.chosen, candidate.why = False, "no room in the block"
             if candidate.id in target.recalled_ids:
                 candidate.why = "told before in this session"
+            elif candidate.id in beside_questions:
+                candidate.why = "told beside its question"
             elif candidate.id not in offered:
                 candidate.why = "like a better one, or above the limit"
     return Recall(
@@ -227,6 +238,34 @@ def max_block_characters(config: Config) -> int:
     """Return how long a block may be."""
     limit = MAX_MINIMAL_CHARACTERS if config.recall == "minimal" else MAX_CHARACTERS
     return min(config.recall_characters, limit)
+
+
+def fill_block(
+    max_characters: int, items: list[Item], answers: dict[str, Answer]
+) -> tuple[Block, set[str]]:  # fmt: skip
+    """Fill a block with items and their answers; return it and the ids of the items that only stand beside others.
+
+    An answer that is an item itself is told as such. If there is no room for it, it is told beside its question.
+    """
+    item_ids = {item.id for item in items}
+    beside = {asked for asked, answer in answers.items() if answer.message_id not in item_ids}
+    while True:
+        block = Block(max_characters)
+        told_beside = {answers[asked].message_id for asked in beside} & item_ids
+        for item in items:
+            if item.id not in told_beside:
+                block.add(replace(item, answer=answers[item.id].text) if item.id in beside else item)
+        left_out = [
+            item.id
+            for item in items
+            if item.id in answers
+            and item.id not in beside
+            and item.id in block.ids
+            and answers[item.id].message_id not in block.ids
+        ]
+        if not left_out:
+            return block, told_beside
+        beside.add(left_out[0])  # one after another: the first one keeps its room
 
 
 def _nothing(reason: str) -> Recall:
@@ -247,8 +286,8 @@ async def _start_items(config: Config, store: Store, target: Target) -> tuple[li
 
 
 async def _match_prompt(
-    config: Config, store: Store, engine: SearchEngine, target: Target, prompt: str
-) -> tuple[PromptMatches, str]:
+    config: Config, engine: SearchEngine, target: Target, prompt: str
+) -> tuple[PromptMatches, str]:  # fmt: skip
     """Return memories and passages that match the prompt; and the reason if there are none."""
     if config.recall == "minimal":
         return PromptMatches(), "nothing is recalled with prompts: see the setting `recall`"
@@ -256,5 +295,25 @@ async def _match_prompt(
     if trivial := why_trivial(query):
         return PromptMatches(), f"nothing to search for in the prompt: {trivial}"
     weights = ScoreWeights.of(config)
-    found = await matching_items(engine, store, weights, query, target.scopes, target.project, target.session)
+    found = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
     return found, "nothing relevant to the prompt was found"
+
+
+async def _find_answers(
+    store: Store, matches: PromptMatches, target: Target, deadline: float
+) -> tuple[dict[str, Answer], str | None]:
+    """Return the answers to passages that are questions or failed calls, and why they could not be read.
+
+    They have a deadline of their own: without them, the passages are recalled all the same.
+    """
+    questions = [one for one in matches.questions if one not in target.recalled_ids]
+    calls = {passage: call for passage, call in matches.calls.items() if passage not in target.recalled_ids}
+    if not questions and not calls:
+        return {}, None
+    with anyio.CancelScope(deadline=deadline):
+        try:
+            answers = await store.read(lambda db: find_answers(db, questions, calls))
+        except RpcError as error:
+            return {}, f"answers are missing: {error.message}"
+        return {asked: one for asked, one in answers.items() if one.message_id not in target.recalled_ids}, None
+    return {}, "answers are missing: reading them took too long"

@@ -11,7 +11,7 @@ from clankers_protocol.recall import RecallCandidate
 from clankers_protocol.search import Filter
 from clankersd import clock
 from clankersd.capture.continuation import strip_continuation_orders
-from clankersd.db import Db, Store
+from clankersd.db import Db
 from clankersd.memories.filters import memory_visibility
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
@@ -45,10 +45,6 @@ MAX_TEXT_CHARACTERS = 300
 MAX_TITLE_CHARACTERS = 80
 SHORT_ID_CHARACTERS = 16
 MAX_PASSAGE_CHARACTERS = 180
-MAX_ANSWERED_CHARACTERS = 140
-MAX_ANSWERED = 3
-"""Number of passages that are recalled with their answers; more would leave no room for other passages."""
-
 MEMORIES, SESSIONS, PASSAGES = "Memories", "Recent sessions in this project", "Related to this prompt"
 
 _STRONGEST = f"""
@@ -73,22 +69,6 @@ _RECENT_SESSIONS = f"""
         (SELECT extracted_summaries.summary FROM extracted_summaries WHERE session_id = sessions.id) AS extract
     FROM sessions WHERE project_id = :project AND id <> :session AND metadata ->> '$.parentId' IS NULL
     ORDER BY created_at DESC LIMIT :limit
-"""
-# The last text of the assistant between a message of the user and the next one.
-_ANSWERS = """
-    SELECT asked.id, answer.id, substr(answer.text_content, 1, 2000)
-    FROM json_each(:ids) CROSS JOIN messages AS asked ON asked.id = json_each.value
-    CROSS JOIN messages AS answer ON answer.id = (
-        SELECT later.id FROM messages AS later
-        WHERE later.session_id = asked.session_id AND later.role = 'assistant' AND later.text_content <> ''
-          AND (later.created_at, later.id) > (asked.created_at, asked.id)
-          AND NOT EXISTS (
-              SELECT 1 FROM messages AS next WHERE next.session_id = asked.session_id AND next.role = 'user'
-                AND (next.created_at, next.id) > (asked.created_at, asked.id)
-                AND (next.created_at, next.id) < (later.created_at, later.id))
-        ORDER BY later.created_at DESC, later.id DESC LIMIT 1
-    )
-    WHERE asked.role = 'user'
 """
 _MATCH_COLUMNS = f"""
     {MEMORY_COLUMNS}, substr(memories.content, 1, 2000) AS memory_content,
@@ -174,16 +154,13 @@ class MatchRow(MemoryChunkRow):
         content, category = self.memory_content or "", self.memory_category or ""
         return _memory_item(str(self.memory_id), content, self.memory_summary, category, self.pinned)
 
-    def to_passage(self, stems: frozenset[str], answers: dict[str, str]) -> Item:
-        """Return the chunk as a line of the block: where it is from, an excerpt, and the answer to it."""
+    def to_passage(self, stems: frozenset[str]) -> Item:
+        """Return the chunk as a line of the block: where it is from, and an excerpt."""
         origin = self.path
         if origin is None:
             origin = f"{self.role or 'message'} in {(self.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
-        shown, limit = excerpt(self.text, stems).plain, MAX_PASSAGE_CHARACTERS
-        if answer := answers.get(self.message_id or ""):  # a question is of use with what resolved it
-            answer = shorten(" ".join(answer.split()), MAX_ANSWERED_CHARACTERS)
-            shown, limit = f"{shorten(shown, MAX_PASSAGE_CHARACTERS)} → {answer}", 2 * MAX_PASSAGE_CHARACTERS
-        return Item(PASSAGES, _passage_id(self), f"{format_day(self.created_at)} {origin}", shown, limit)
+        label = f"{format_day(self.created_at)} {origin}"
+        return Item(PASSAGES, _passage_id(self), label, excerpt(self.text, stems).plain, MAX_PASSAGE_CHARACTERS)
 
 
 def resolve_project(db: Db, session: str, project: str | None) -> str | None:
@@ -249,18 +226,21 @@ def _memory_item(memory_id: str, content: str, summary: str | None, category: st
 class PromptMatches:
     """Matches of a prompt: the items to recall, and every candidate with its verdict.
 
-    `degraded` states what the search lacks and why; with `has_failed` it has no result at all.
+    `questions` are the passages among the items that are messages of the user, and `calls` the tool calls that passages
+    are of, by the id of the passage. `degraded` states what the search lacks and why; with `has_failed` it has no
+    result at all.
     """
 
     items: list[Item] = field(default_factory=list)
     considered: list[RecallCandidate] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    calls: dict[str, str] = field(default_factory=dict)
     degraded: str | None = None
     has_failed: bool = False
 
 
 async def matching_items(
     engine: SearchEngine,
-    store: Store,
     weights: ScoreWeights,
     query: str,
     scopes: list[str],
@@ -300,18 +280,14 @@ async def matching_items(
     memories = judge_memories(outcome, memory_matches[: max(MAX_EXAMINED, max_memories)])  # type: ignore[arg-type]
     texts = judge_passages(outcome, passage_matches[:MAX_EXAMINED])  # type: ignore[arg-type]
     texts = _limit_passages(texts)
-    chosen_texts = [verdict for verdict in texts if verdict.chosen]
-    told = [str(one.candidate.row.message_id) for one in chosen_texts]
-    answers: dict[str, str] = {}
-    if told:
-        rows = await store.read(lambda db: db.tuples(_ANSWERS, {"ids": json.dumps(told[:MAX_ANSWERED])}))
-        # An answer that is a passage itself is told in full.
-        answers = {asked: text for asked, answer, text in rows if answer not in told}
+    chosen_texts = [_row_of(verdict) for verdict in texts if verdict.chosen]
     memory_items = _without_near_duplicates([_row_of(one).to_memory() for one in memories if one.chosen])
     return PromptMatches(
-        memory_items[:max_memories] + [_row_of(one).to_passage(outcome.stems, answers) for one in chosen_texts],
-        [_considered(one) for one in memories + texts],
-        outcome.degraded,
+        items=memory_items[:max_memories] + [row.to_passage(outcome.stems) for row in chosen_texts],
+        considered=[_considered(one) for one in memories + texts],
+        questions=[row.message_id for row in chosen_texts if row.message_id and row.role == "user"],
+        calls={_passage_id(row): row.tool_id for row in chosen_texts if row.tool_id},
+        degraded=outcome.degraded,
     )
 
 
