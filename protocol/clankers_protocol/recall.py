@@ -32,7 +32,7 @@ class RecallCandidate(Wire):
 
     `coverage` is the share of the prompt's words in it, weighted by their rarity, `cosine` the similarity of the two
     vectors. `strength` combines both; what is weaker than `needed` is dropped. `text` is its beginning as it is stored
-    now; it is not recorded.
+    now; it is not recorded. `duplicates` counts passages with nearly the same words, which are left out.
     """
 
     id: str
@@ -44,6 +44,7 @@ class RecallCandidate(Wire):
     coverage: float
     cosine: float | None = None
     text: str | None = None
+    duplicates: int = 0
 
 
 class Recall(Wire):

@@ -167,6 +167,21 @@ def test_recall_contains_a_repeated_message_once(history: RawConnection) -> None
     assert "uses Decimal" in text
 
 
+def test_recall_contains_one_of_nearly_equal_messages_with_their_count(history: RawConnection) -> None:
+    endings = ["today", "now please", "again", "once more", "at last", "for me", "right away", "first thing", "soon"]
+    for number, ending in enumerate(endings):
+        session(history, f"again-{number}", 5000 + number)
+        text = f"Explain why the migration of the billing tables locks the whole database for minutes {ending}."
+        message(history, f"again-{number}", f"like-{number}", "user", text, 5000 + number)
+    message(history, "old-1", "cause", "assistant", "The billing migration rewrites every row of its tables.", 1500)
+    shown = preview(history, "why does the billing migration lock the tables for minutes?")
+    assert shown["text"].count("Explain why") == 1
+    assert "user in a session and 8 like it: Explain why" in shown["text"]
+    assert "[cause]" in shown["text"]
+    (like,) = [one for one in shown["considered"] if one["id"].startswith("like-")]
+    assert (like["chosen"], like["duplicates"]) == (True, 8)
+
+
 def test_recall_repeats_itself_after_a_compaction(history: RawConnection) -> None:
     first = start(history)
     assert prompt(history, "where is the rounding of the invoice exporter?")

@@ -23,6 +23,8 @@ from clankersd.recall.gate import Verdict, judge_memories, judge_passages
 from clankersd.recall.skip import why_trivial
 from clankersd.search.engine import POOL_SIZE, Page, SearchEngine, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
+from clankersd.search.near_duplicates import collapse_near_duplicates
+from clankersd.search.ranking import collapse_duplicates
 from clankersd.search.rows import RowQuery
 from clankersd.search.snippets import excerpt
 
@@ -32,6 +34,9 @@ MAX_MATCHING_MEMORIES = 5
 MAX_PASSAGES = 8
 MAX_EXAMINED = 20
 """Sessions, matching memories and passages that are examined, each, for those that are worth recalling."""
+
+MAX_COMPARED = 4 * MAX_EXAMINED
+"""Passages among which near-duplicates are looked for, so that as many different ones can be examined."""
 
 MAX_QUERY_CHARACTERS = 2_000
 MAX_PINNED_CHARACTERS = 400
@@ -154,12 +159,13 @@ class MatchRow(MemoryChunkRow):
         content, category = self.memory_content or "", self.memory_category or ""
         return _memory_item(str(self.memory_id), content, self.memory_summary, category, self.pinned)
 
-    def to_passage(self, stems: frozenset[str]) -> Item:
-        """Return the chunk as a line of the block: where it is from, and an excerpt."""
+    def to_passage(self, stems: frozenset[str], duplicates: int) -> Item:
+        """Return the chunk as a line of the block: where it is from, how many are like it, and an excerpt."""
         origin = self.path
         if origin is None:
             origin = f"{self.role or 'message'} in {(self.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
-        label = f"{format_day(self.created_at)} {origin}"
+        others = f" and {duplicates} like it" if duplicates else ""
+        label = f"{format_day(self.created_at)} {origin}{others}"
         return Item(PASSAGES, _passage_id(self), label, excerpt(self.text, stems).plain, MAX_PASSAGE_CHARACTERS)
 
 
@@ -278,12 +284,14 @@ async def matching_items(
     memory_matches = [one for one in outcome.candidates if one.row.memory_id is not None]
     passage_matches = [one for one in outcome.candidates if one.row.memory_id is None]
     memories = judge_memories(outcome, memory_matches[: max(MAX_EXAMINED, max_memories)])  # type: ignore[arg-type]
-    texts = judge_passages(outcome, passage_matches[:MAX_EXAMINED])  # type: ignore[arg-type]
-    texts = _limit_passages(texts)
-    chosen_texts = [_row_of(verdict) for verdict in texts if verdict.chosen]
+    distinct = collapse_near_duplicates(collapse_duplicates(passage_matches[:MAX_COMPARED]), MAX_EXAMINED)
+    texts = _limit_passages(judge_passages(outcome, distinct[:MAX_EXAMINED]))  # type: ignore[arg-type]
+    chosen = [one for one in texts if one.chosen]
+    chosen_texts = [_row_of(one) for one in chosen]
     memory_items = _without_near_duplicates([_row_of(one).to_memory() for one in memories if one.chosen])
     return PromptMatches(
-        items=memory_items[:max_memories] + [row.to_passage(outcome.stems) for row in chosen_texts],
+        items=memory_items[:max_memories]
+        + [_row_of(one).to_passage(outcome.stems, one.candidate.duplicates) for one in chosen],
         considered=[_considered(one) for one in memories + texts],
         questions=[row.message_id for row in chosen_texts if row.message_id and row.role == "user"],
         calls={_passage_id(row): row.tool_id for row in chosen_texts if row.tool_id},
@@ -292,17 +300,13 @@ async def matching_items(
 
 
 def _limit_passages(verdicts: list[Verdict]) -> list[Verdict]:
-    """Drop passages whose text repeats in other sessions, and those above the limit."""
+    """Drop passages above the limit."""
     limited: list[Verdict] = []
-    seen: set[str] = set()
+    count = 0
     for verdict in verdicts:
-        text = verdict.candidate.row.text
-        if verdict.chosen and text in seen:
-            verdict = replace(verdict, chosen=False, why="the same text as another one")
-        elif verdict.chosen and len(seen) == MAX_PASSAGES:
+        if verdict.chosen and count == MAX_PASSAGES:
             verdict = replace(verdict, chosen=False, why=f"there are {MAX_PASSAGES} better ones")
-        if verdict.chosen:
-            seen.add(text)
+        count += verdict.chosen
         limited.append(verdict)
     return limited
 
@@ -318,6 +322,7 @@ def _considered(verdict: Verdict) -> RecallCandidate:
         needed=round(verdict.needed, 3),
         coverage=round(verdict.closeness.coverage, 3),
         cosine=None if cosine is None else round(cosine, 3),
+        duplicates=verdict.candidate.duplicates,
     )
 
 

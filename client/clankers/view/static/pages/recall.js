@@ -458,6 +458,7 @@ function candidates(list, told = null) {
         badge(one.kind),
         " ",
         one.kind === "memory" ? link("memory", { id: one.id }, {}, named(one)) : named(one),
+        one.duplicates ? ` and ${number(one.duplicates)} like it` : "",
       ),
       h(
         "td",
