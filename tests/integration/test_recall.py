@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.daemon import RawConnection, running_daemon
 from helpers.embedding_service import Answer, Request, embeddings, served
-from helpers.waiting import settled
+from helpers.waiting import eventually, settled
 
 PROJECT = "/home/me/shop"
 T0 = 1_700_000_000_000
@@ -669,9 +669,10 @@ def embedded_by(home: Path, embedder: Embedder) -> Iterator[RawConnection]:
 def test_recall_without_vectors_says_so(home: Path) -> None:
     embedder, unavailable = Embedder(), "vector search unavailable: "
     with embedded_by(home, embedder) as connection:
-        assert preview(connection, "where is the rounding of the invoice exporter?")["degraded"] is None
+        asked = "where is the rounding of the invoice exporter?"
+        eventually(lambda: preview(connection, asked)["degraded"] is None, "vectors and chunks are in memory")
         embedder.broken = Answer(503)
-        found = preview(connection, "where is the rounding of the invoice exporter?")
+        found = preview(connection, asked)
         assert (found["ids"], found["reason"]) == (["m-1"], None)
         assert found["degraded"].startswith(unavailable)
         missed = preview(connection, "herons over Lake Biwa at dawn")
@@ -712,6 +713,7 @@ def test_recall_does_not_call_a_long_prompt_or_a_large_project_incomplete(histor
         message(history, "old-1", f"x-{number}", "user", f"exporter {number}", number)
     settled(history)
     long_prompt = "the invoice exporter " + " ".join(f"word{number}" for number in range(200))
+    eventually(lambda: history.call("search", query="exporter")["degraded"] is None, "everything is in memory")
     for asked in ("where is the invoice exporter?", long_prompt):
         assert (
             history.call("search", query=asked, limit=100, pool=50, project=PROJECT, collapse=False)["degraded"]
