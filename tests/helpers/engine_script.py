@@ -129,6 +129,8 @@ READS: Calls = (
     ("tool.search", {"query": "A"}),
     ("tool.search", {"query": "no_such% thing", "project": "/src/shop", "sessionId": "s1", "since": 1}),
     ("recall.preview", {"kind": "prompt", "query": "deploy keys"}),
+    ("recall.preview", {"kind": "prompt", "query": "exponential backoff of the connection", "project": "/src/shop"}),
+    ("recall.preview", {"kind": "prompt", "query": "ENOENT src shop a.py", "project": "/src/shop"}),
     ("retention.show", {}),
     ("retention.count", {}),
     ("forget.count", {"matching": "vault"}),
