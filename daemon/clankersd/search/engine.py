@@ -123,12 +123,12 @@ class ScoredPath:
 class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
-    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine, and
-    nothing but `page`, `min_score`, `collapses`, `diversity` and `group_of` applies to it; otherwise keyword and vector
-    scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best candidates if
-    one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks related to the
-    candidates. Of the candidates of one group (by `group_of`), only the best is returned.
-    Without `reports_limits`, `degraded` leaves out that words of a long query and matches beyond the pool were dropped.
+    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine,
+    and nothing but `page`, `min_score`, `collapses`, `diversity` and `group_of` applies to it; otherwise keyword and
+    vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best
+    candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks
+    related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned. Without
+    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond the pool were dropped.
     """
 
     filter: ChunkFilter
