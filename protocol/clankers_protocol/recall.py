@@ -49,7 +49,8 @@ class RecallCandidate(Wire):
 class Recall(Wire):
     """Recalled context. If `text` is empty, `reason` says why; `ids` are the sessions, memories and chunks in it.
 
-    `considered` lists what matched the prompt, best first, chosen or not.
+    `considered` lists what matched the prompt, best first, chosen or not. `degraded` states what was not searched and why,
+    as in `search`.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Recall(Wire):
     characters: int
     reason: str | None = None
     considered: list[RecallCandidate] = field(default_factory=list)
+    degraded: str | None = None
 
 
 class RecallPreview(Method[Recall]):

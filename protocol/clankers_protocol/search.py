@@ -169,7 +169,7 @@ class Facets(Wire):
     """Chunks that contain `words` of the query, all or any of them, by source, role and project.
 
     `total` counts those that pass all filters. The counts of a facet ignore its own filter. `capped` if there are more
-    chunks than were counted.
+    chunks than were counted. `degraded` states which words of a long query were left out.
     """
 
     words: Literal["all", "any"]
@@ -178,6 +178,7 @@ class Facets(Wire):
     sources: list[FacetCount]
     roles: list[FacetCount]
     projects: list[FacetCount]
+    degraded: str | None = None
 
 
 class SearchFacets(Method[Facets]):
@@ -225,8 +226,8 @@ class ToolHits(Wire):
 class ToolSearch(Method[ToolHits]):
     """Search the full inputs, outputs and errors of tool calls, newest first.
 
-    A call is found if its texts contain every term of the query, which are separated by spaces; case is ignored (on
-    SQLite only that of ASCII letters). Whole outputs are not in the index of `search`, so the stored texts are read:
+    A call is found if its texts contain every term of the query, which are separated by spaces, up to 64 of them; case is
+    ignored (on SQLite only that of ASCII letters). Whole outputs are not in the index of `search`, so the stored texts are read:
     for one second at most, then `cursor` continues.
     """
 

@@ -188,13 +188,14 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
     reason = ""
     considered: list[RecallCandidate] = []
     offered: set[str] = set()
+    degraded: str | None = None
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
             if kind == "start":
                 items, reason = await _start_items(config, store, target)
             else:
                 matches, reason = await _match_prompt(config, store, engine, target, at.prompt)
-                items, considered = matches.items, matches.considered
+                items, considered, degraded = matches.items, matches.considered, matches.degraded
                 offered = {item.id for item in items}
             new_items = [item for item in items if item.id not in target.recalled_ids]
             for item in new_items:
@@ -211,8 +212,8 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
             elif candidate.id not in offered:
                 candidate.why = "like a better one, or above the limit"
     if not block.ids:
-        return Recall("", [], 0, reason, considered)
-    return Recall(block.text, block.ids, len(block.text), None, considered)
+        return Recall("", [], 0, reason, considered, degraded)
+    return Recall(block.text, block.ids, len(block.text), None, considered, degraded)
 
 
 def max_block_characters(config: Config) -> int:
@@ -244,9 +245,8 @@ async def _match_prompt(
     """Return memories and passages that match the prompt; and the reason if there are none."""
     if config.recall == "minimal":
         return PromptMatches(), "nothing is recalled with prompts: see the setting `recall`"
-    query = prompt_query(prompt)
-    if trivial := why_trivial(query):
+    if trivial := why_trivial(prompt_query(prompt)):
         return PromptMatches(), f"nothing to search for in the prompt: {trivial}"
     weights = ScoreWeights.of(config)
-    found = await matching_items(engine, store, weights, query, target.scopes, target.project, target.session)
+    found = await matching_items(engine, store, weights, prompt, target.scopes, target.project, target.session)
     return found, "nothing relevant to the prompt was found"

@@ -199,11 +199,18 @@ def recall_scopes(harness: str | None, project: str | None) -> list[str]:
 
 
 def prompt_query(prompt: str) -> str:
-    """Return the text to search for: the prompt, or both ends of a long one."""
+    """Return the text to search for: the prompt, or both ends of a long one. A prompt does not wait for a long search."""
     if len(prompt) <= MAX_QUERY_CHARACTERS:
         return prompt
     half = MAX_QUERY_CHARACTERS // 2
     return f"{prompt[:half]} {prompt[-half:]}"
+
+
+def _describe_shortened(prompt: str) -> str | None:
+    if len(prompt) <= MAX_QUERY_CHARACTERS:
+        return None
+    half = MAX_QUERY_CHARACTERS // 2
+    return f"of {len(prompt):,} characters of the prompt the first and last {half:,} were searched for"
 
 
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:
@@ -243,7 +250,7 @@ def _memory_item(memory_id: str, content: str, summary: str | None, category: st
 
 @dataclass(frozen=True)
 class PromptMatches:
-    """Matches of a prompt: the items to recall, every candidate with its verdict, and why the search failed."""
+    """Matches of a prompt: the items to recall, every candidate with its verdict, and what was not searched and why."""
 
     items: list[Item] = field(default_factory=list)
     considered: list[RecallCandidate] = field(default_factory=list)
@@ -254,7 +261,7 @@ async def matching_items(
     engine: SearchEngine,
     store: Store,
     weights: ScoreWeights,
-    query: str,
+    prompt: str,
     scopes: list[str],
     project: str | None,
     session: str,
@@ -273,7 +280,7 @@ async def matching_items(
         of_texts = engine.build_filter(passages, NO_MEMORIES).restrict("chunks.session_title_id IS NULL")
         chunk_filter = chunk_filter.union(of_texts)
     plan = SearchPlan(
-        query=query,
+        query=prompt_query(prompt),
         filter=chunk_filter,
         rows=RowQuery(MatchRow, _MATCH_COLUMNS, _MATCH_JOINS, {"now": now}),
         page=Page(4 * POOL_SIZE),
@@ -301,7 +308,7 @@ async def matching_items(
     return PromptMatches(
         memory_items[:max_memories] + [_row_of(one).to_passage(outcome.stems, answers) for one in chosen_texts],
         [_considered(one) for one in memories + texts],
-        outcome.degraded,
+        "; ".join(note for note in (_describe_shortened(prompt), outcome.degraded) if note) or None,
     )
 
 
