@@ -49,8 +49,8 @@ class RecallCandidate(Wire):
 class Recall(Wire):
     """Recalled context. If `text` is empty, `reason` says why; `ids` are the sessions, memories and chunks in it.
 
-    `considered` lists what matched the prompt, best first, chosen or not. `degraded` states what was not searched and why,
-    as in `search`.
+    `considered` lists what matched the prompt, best first, chosen or not. `degraded` states what was not searched, and
+    why.
     """
 
     text: str

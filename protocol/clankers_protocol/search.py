@@ -226,9 +226,9 @@ class ToolHits(Wire):
 class ToolSearch(Method[ToolHits]):
     """Search the full inputs, outputs and errors of tool calls, newest first.
 
-    A call is found if its texts contain every term of the query, which are separated by spaces, up to 64 of them; case is
-    ignored (on SQLite only that of ASCII letters). Whole outputs are not in the index of `search`, so the stored texts are read:
-    for one second at most, then `cursor` continues.
+    A call is found if its texts contain every term of the query. Terms, at most 64, are separated by spaces; case is
+    ignored (on SQLite only that of ASCII letters). Whole outputs are not in the index of `search`, so the stored texts
+    are read: for one second at most, then `cursor` continues.
     """
 
     method: ClassVar[str] = "tool.search"

@@ -110,6 +110,19 @@ def test_exact_error_message_comes_before_its_words_in_another_order(rpc: RawCon
     assert hits(rpc, error)[0]["ref"]["messageId"] == f"m{len(texts)}"
 
 
+def test_error_message_quoted_in_a_question_comes_before_its_words_in_another_order(rpc: RawConnection) -> None:
+    words = ["5432", "ECONNREFUSED", "1", "connect", "127", "database", "0"]
+    texts = [" ".join(words[turn:] + words[:turn]) for turn in range(len(words))]
+    texts.append("what is for lunch in the garden today")
+    for number, text in enumerate([*texts, "psql says connect ECONNREFUSED 127.0.0.1:5432 and ends"]):
+        message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    settled(rpc)
+    asked = "Why do I get `connect ECONNREFUSED 127.0.0.1:5432` when the database connection should start?"
+    assert hits(rpc, asked)[0]["ref"]["messageId"] == f"m{len(texts)}"
+    assert hits(rpc, asked.replace("`", ""))[0]["ref"]["messageId"] != f"m{len(texts)}"
+
+
 def test_pasted_stack_trace_finds_the_message_with_it(rpc: RawConnection) -> None:
     frames = [
         f'  File "/srv/app/mod{n}.py", line {n * 37}, in handler_{n}\n    return process(request)' for n in range(40)

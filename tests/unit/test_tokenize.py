@@ -98,7 +98,9 @@ def test_long_query_is_reduced_to_its_beginning_and_end_with_a_note() -> None:
     assert (words[0], words[-1]) == ("word0", "word99999")
     assert len(words) == MAX_QUERY_WORDS
     characters = "of 988,889 characters the first and last 5,000 were read"
-    assert describe_dropped_words(query) == f"{characters}; of 1,138 words the first 40 and the last 24 were searched for"
+    assert (
+        describe_dropped_words(query) == f"{characters}; of 1,138 words the first 40 and the last 24 were searched for"
+    )
     note = "of 100 words the first 40 and the last 24 were searched for"
     assert describe_dropped_words(" ".join(f"word{number}" for number in range(100))) == note
     assert describe_dropped_words(" ".join(f"word{number}" for number in range(64))) is None
@@ -139,7 +141,8 @@ JAVA_TRACE = "\n".join(
     for n, name in enumerate(["alpha", "beta", "gamma", "delta", "epsilon"])
 )
 NODE_TRACE = "TypeError: x is undefined " + " ".join(
-    f"at {name} (/app/src/{name}.js:{12 + n}:{5 + n})" for n, name in enumerate("read parse load start boot main".split())
+    f"at {name} (/app/src/{name}.js:{12 + n}:{5 + n})"
+    for n, name in enumerate(["read", "parse", "load", "start", "boot", "main"])
 )
 LOG = "\n".join(
     f"2026-11-18T06:2{n}:0{n} worker-{n} INFO request {4000 + n} took {31 + n} ms for {name}"

@@ -199,7 +199,7 @@ def recall_scopes(harness: str | None, project: str | None) -> list[str]:
 
 
 def prompt_query(prompt: str) -> str:
-    """Return the text to search for: the prompt, or both ends of a long one. A prompt does not wait for a long search."""
+    """Return the text to search for: the prompt, or both ends of a long one, since a prompt does not wait."""
     if len(prompt) <= MAX_QUERY_CHARACTERS:
         return prompt
     half = MAX_QUERY_CHARACTERS // 2

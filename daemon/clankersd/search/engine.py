@@ -43,7 +43,7 @@ from clankersd.search.ranking import (
     diversify,
     find_phrase,
     find_speakers,
-    phrase_of,
+    phrases_of,
     raise_phrases,
     without_names,
 )
@@ -59,7 +59,7 @@ POOL_SIZE = 150
 
 MAX_POOL_SIZE = 1000
 MAX_COMPARED = 50
-"""Best candidates whose texts are searched for the query as it is written; more are only made if they are needed."""
+"""Best candidates whose texts are searched for a phrase of the query; more are only made if they are needed."""
 
 MAX_NEIGHBOURS = 4096
 """The most neighbours that vec0 returns."""
@@ -123,11 +123,11 @@ class ScoredPath:
 class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
-    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine, and
-    nothing but `page`, `min_score`, `collapses`, `diversity` and `group_of` applies to it; otherwise keyword and vector
-    scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best candidates if
-    one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks related to the
-    candidates. Of the candidates of one group (by `group_of`), only the best is returned.
+    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine; of
+    the other fields, only `page`, `min_score`, `collapses`, `diversity` and `group_of` apply then. Otherwise keyword
+    and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best
+    candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks
+    related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned.
     """
 
     filter: ChunkFilter
@@ -417,19 +417,24 @@ class SearchEngine:
         return await self._load_best(plan, candidates, remaining)
 
     async def _find_exact(self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking) -> set[int]:
-        """Return those of the best candidates whose texts contain the query word for word."""
-        phrase = phrase_of(run.query)
-        if phrase is None:
+        """Return those of the best candidates whose texts contain the query, or a quotation in it, word for word."""
+        phrases = phrases_of(run.query)
+        if not phrases:
             return set()
         if isinstance(ranking, ColumnRanking):
-            compared = ranking.keyword_matches(MAX_COMPARED)
+            matches = ranking.keyword_matches()
         else:
-            compared = [one.row.id for one in ranking[:MAX_COMPARED] if one.is_keyword_match]
-        likely = run.keywords.chunks_with_all_terms(compared)
-        if not likely:
+            matches = [one.row.id for one in ranking if one.is_keyword_match]
+        likely = {phrase: run.keywords.chunks_with_phrase(phrase, matches)[:MAX_COMPARED] for phrase in phrases}
+        params = {"ids": json.dumps(sorted({chunk for chunks in likely.values() for chunk in chunks}))}
+        if not any(likely.values()):
             return set()
-        params = {"ids": json.dumps(likely)}
-        return find_phrase(phrase, dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params))))
+        texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params)))
+        return {
+            chunk
+            for phrase, chunks in likely.items()
+            for chunk in find_phrase(phrase, {chunk: texts[chunk] for chunk in chunks if chunk in texts})
+        }
 
     async def _load_best(
         self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]], remaining: ColumnRanking | None

@@ -139,12 +139,13 @@ class KeywordMatches:
         total = sum(self.weights.values())
         return min(1.0, found / total) if total else 0.0
 
-    def chunks_with_all_terms(self, chunks: list[int]) -> list[int]:
-        """Return those of the chunks that can have the query word for word.
+    def chunks_with_phrase(self, phrase: str, chunks: list[int]) -> list[int]:
+        """Return those of the chunks that can have a phrase of the query word for word, in their order.
 
         Its first and last word may be parts of words in the text; all others occur as they are.
         """
-        for one in self.terms[1:-1]:
+        words = set(query_words(phrase))
+        for one in [one for one in self.terms if one.term.word in words][1:-1]:
             chunks = one.postings.find(chunks)
         return chunks
 

@@ -29,8 +29,18 @@ SHORT_TOKENS, LONG_TOKENS = 50, 150
 MIN_PHRASE_WORDS, MAX_PHRASE_CHARACTERS = 3, 1_000
 """Queries that are looked for as they are written, such as an error message."""
 
+MIN_QUOTED_WORDS = 2
+"""Words of a quotation in the query that is looked for as it is written."""
+
 PHRASE_WEIGHT = 0.5
-"""Weight of having the whole query word for word, beside a weight of 1 for the rest of the score."""
+"""Weight of having the query or its quotation word for word, beside a weight of 1 for the rest of the score."""
+
+_PHRASE_ENDS = " \t\r\n.,:;!?\"'`"
+_QUOTED = re.compile(
+    r"""`([^`\n]{2,300})`|"([^"\n]{2,300})"|“([^”\n]{2,300})”|«([^»\n]{2,300})»|(?<!\w)'([^'\n]{2,300})'(?!\w)"""
+)
+# A word with a digit, a sign or a capital after its beginning: E1102, parse_config, config.py, getUser, ECONNREFUSED.
+_IDENTIFIER = re.compile(r"(?=.{4})\S*(?:\w[\d_./:\\()-]|[\w.][A-Z])\S*")
 
 _DAY_MS = 86_400_000
 
@@ -164,13 +174,22 @@ def without_names(query: str, names: AbstractSet[str]) -> str:
     return " ".join(pattern.sub(" ", query).split()) or query
 
 
-def phrase_of(query: str) -> str | None:
-    """Return a query of several words, in lower case and with single spaces, to be looked for word for word."""
-    if len(query) > 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
-        return None
-    words = query.lower().strip(" \t\r\n.,:;!?\"'`").split()
-    phrase = " ".join(words)
-    return phrase if len(words) >= MIN_PHRASE_WORDS and len(phrase) <= MAX_PHRASE_CHARACTERS else None
+def phrases_of(query: str) -> list[str]:
+    """Return what is to be looked for word for word, in lower case and with single spaces.
+
+    It is the query, if it has several words, and the longest part of it in quotation marks or backticks, if that has
+    two words or looks like an identifier.
+    """
+    phrases = []
+    if len(query) <= 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
+        words = query.lower().strip(_PHRASE_ENDS).split()
+        if len(words) >= MIN_PHRASE_WORDS and len(" ".join(words)) <= MAX_PHRASE_CHARACTERS:
+            phrases.append(" ".join(words))
+    quoted = [match[match.lastindex or 0].strip(_PHRASE_ENDS) for match in _QUOTED.finditer(searched_part(query))]
+    quoted = [part for part in quoted if len(part.split()) >= MIN_QUOTED_WORDS or _IDENTIFIER.fullmatch(part)]
+    if quoted:
+        phrases.append(" ".join(max(quoted, key=len).lower().split()))
+    return list(dict.fromkeys(phrases))
 
 
 def find_phrase(phrase: str, texts: Mapping[int, str]) -> set[int]:

@@ -71,9 +71,9 @@ def _add_up(
             total += number
             if project:
                 projects[project] += number
-    facets = [
+    by_source, by_role, by_project = (
         [FacetCount(value, number) for value, number in counts.most_common(MAX_VALUES)]
         for counts in (sources, roles, projects)
-    ]
+    )
     capped = sum(number for *_, number in rows) > MAX_COUNTED
-    return Facets(words, total, capped, *facets, describe_dropped_words(request.query))
+    return Facets(words, total, capped, by_source, by_role, by_project, describe_dropped_words(request.query))
