@@ -208,6 +208,27 @@ def test_nearly_equal_messages_are_listed_once_with_a_count(shared_daemon: Daemo
     assert "2 more like it" in ctl(shared_daemon, "search", "billing", "migration").out
 
 
+def test_documents_with_nearly_the_same_text_are_listed_once_with_a_count(rpc: RawConnection) -> None:
+    text = "The narwhal service keeps its queue in memory and loses it when the machine is switched off at night."
+    for source, more in (("notes/a.md", ""), ("notes/b.md", ""), ("notes/c.md", " Really.")):
+        rpc.call("document.store", source=source, chunks=[{"content": text + more}])
+    said = {"id": "m", "sessionId": "s", "role": "user", "textContent": text}
+    rpc.call("upsertMessage", message=said)
+    settled(rpc)
+    found = {hit["source"]: hit["duplicates"] for hit in hits(rpc, "narwhal queue")}
+    assert found == {"documents": 2, "sessions": 0}
+    assert len(hits(rpc, "narwhal queue", collapse=False)) == 4
+
+
+def test_children_with_the_same_text_of_different_parents_are_all_listed(rpc: RawConnection) -> None:
+    for number, about in enumerate(["rivers and their sources", "mountains and their heights"]):
+        parent = f"Narwhal usage. This part tells about {about} in some detail."
+        chunks = [{"id": f"p{number}", "content": parent}, {"content": "Narwhal usage.", "parentId": f"p{number}"}]
+        rpc.call("document.store", source=f"guide{number}.md", chunks=chunks)
+    settled(rpc)
+    assert len(hits(rpc, "narwhal usage")) == 2
+
+
 # -- ids
 
 

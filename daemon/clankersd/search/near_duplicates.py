@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from itertools import chain
 
 from clankersd.index.tokenize import WORD
-from clankersd.search.ranking import Candidate
+from clankersd.search.ranking import COLLAPSED_SOURCES, Candidate
 from clankersd.search.rows import R
 
 MIN_SHARED_WORDS = 0.8
@@ -41,7 +41,7 @@ NEGATIONS = frozenset(
 
 
 def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> list[Candidate[R]]:
-    """Return the first of nearly equal messages, tool calls and files, and count the others.
+    """Return the first of nearly equal messages, tool calls, files and documents, and count the others.
 
     Only as many candidates are compared as the first `wanted` distinct ones need, and some more for the counts; those
     after them follow as they are. How a candidate fares depends only on those before it, so that pages fit together.
@@ -58,11 +58,11 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
         if position >= COMPARED_PER_HIT * wanted and len(distinct) > wanted:
             return distinct + candidates[position:]
         row = candidate.row
-        if not _can_collapse(candidate):
+        if row.source not in COLLAPSED_SOURCES:
             distinct.append(candidate)
             continue
         words = first_words[position] if position < len(first_words) else _words(candidate)
-        length = len(row.text)
+        length = row.shown_length
         by_word = by_kind.setdefault((row.source, row.role, row.tool_id is None), {})
         # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
         rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
@@ -81,13 +81,9 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
     return distinct
 
 
-def _can_collapse(candidate: Candidate[R]) -> bool:
-    return candidate.row.source in ("sessions", "memory")
-
-
 def _words(candidate: Candidate[R]) -> set[str]:
     """Return the distinct words of the text's beginning."""
-    beginning = candidate.row.text[:MAX_COMPARED_CHARACTERS]
+    beginning = candidate.row.shown_text[:MAX_COMPARED_CHARACTERS]
     if beginning.isascii():
         return set(beginning.translate(_WORD_CHARACTERS).split())
     return set(WORD.findall(beginning.lower().replace("'", "").replace("’", "")))

@@ -35,6 +35,9 @@ MIN_QUOTED_WORDS = 2
 PHRASE_WEIGHT = 0.5
 """Weight of having the query or its quotation word for word, beside a weight of 1 for the rest of the score."""
 
+COLLAPSED_SOURCES = frozenset({"sessions", "memory", "documents"})
+"""Sources whose results are one with a count if they have the same or nearly the same words."""
+
 _PHRASE_ENDS = " \t\r\n.,:;!?\"'`"
 _QUOTED = re.compile(
     r"""`([^`\n]{2,300})`|"([^"\n]{2,300})"|“([^”\n]{2,300})”|«([^»\n]{2,300})»|(?<!\w)'([^'\n]{2,300})'(?!\w)"""
@@ -284,16 +287,21 @@ def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str |
 
 
 def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
-    """Return the first of the messages, tool calls and files with the same words, and count the others."""
-    first: dict[str, Candidate[R]] = {}
+    """Return the first of the messages, tool calls, files and documents with the same words, and count the others.
+
+    A document counts as a duplicate of documents only: it was ingested to be found.
+    """
+    first: dict[tuple[bool, int, str], Candidate[R]] = {}
     distinct = []
     for candidate in candidates:
         candidate.duplicates = 0  # of an earlier call with fewer candidates
-        if candidate.row.source not in ("sessions", "memory"):
+        row = candidate.row
+        if row.source not in COLLAPSED_SOURCES:
             distinct.append(candidate)
             continue
-        text = " ".join(candidate.row.text.lower().split())
-        same = first.setdefault(text, candidate)
+        text = " ".join(row.shown_text.lower().split())
+        unseen = row.shown_length - len(row.shown_text)
+        same = first.setdefault((row.source == "documents", unseen, text), candidate)
         if same is candidate:
             distinct.append(candidate)
         else:
