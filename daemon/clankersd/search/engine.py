@@ -106,7 +106,7 @@ class Page:
         if not request.cursor:
             return Page(request.limit, 0, fingerprint)
         offset, of_search = decode_cursor(request.cursor, int, str)
-        if of_search != fingerprint or not 0 <= offset <= 2 * MAX_POOL_SIZE:
+        if of_search != fingerprint or not 0 <= offset <= max(2 * MAX_POOL_SIZE, MAX_NEIGHBOURS):
             raise InvalidParams("invalid params: the cursor belongs to another search - at `$.cursor`")
         return Page(request.limit, int(offset), fingerprint)
 
