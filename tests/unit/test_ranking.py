@@ -551,14 +551,16 @@ def test_near_duplicates_of_many_texts_compare_few_pairs(monkeypatch: pytest.Mon
     assert pairs < len(texts) ** 2 / 2 / 10
 
 
-@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=9).map(" ".join), max_size=12))
-def test_near_duplicates_are_those_of_comparing_every_pair(texts: list[str]) -> None:
+@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=9).map(" ".join), max_size=12), st.sampled_from([0, 64]))
+def test_near_duplicates_are_those_of_comparing_every_pair(texts: list[str], max_pairwise: int) -> None:
     distinct: list[str] = []
     for text in texts:
         others = [one for one in distinct if 0.8 * max(len(one), len(text)) <= min(len(one), len(text))]
         if not any(near_duplicates._is_near_duplicate(set(one.split()), set(text.split())) for one in others):
             distinct.append(text)
-    assert [one.row.text for one in collapse_near_duplicates(messages(*texts), len(texts))] == distinct
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_duplicates, "MAX_PAIRWISE", max_pairwise)
+        assert [one.row.text for one in collapse_near_duplicates(messages(*texts), len(texts))] == distinct
 
 
 def brute_force_mmr(found: list[Candidate[ChunkRow]], diversity: float) -> list[int]:

@@ -24,8 +24,11 @@ MAX_COMPARED_CHARACTERS = 1_000
 COMPARED_PER_HIT = 4
 """Candidates that are compared for each hit of the pages up to the wanted one."""
 
+MAX_PAIRWISE = 64
+"""Candidates up to which every pair is compared; of more, only pairs with a rare word in common."""
+
 NO_WORD = sys.maxsize
-"""Stands for the words of a text without any."""
+"""Stands for the rarest words of a text without any, and of every text while all pairs are compared."""
 
 _WORD_CHARACTERS = {
     code: chr(code).lower() if chr(code).isalnum() or chr(code) == "_" else " "
@@ -46,9 +49,10 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
     Only as many candidates are compared as the first `wanted` distinct ones need, and some more for the counts; those
     after them follow as they are. How a candidate fares depends only on those before it, so that pages fit together.
     """
-    # Prefix filtering: near-duplicates have one of their rarest words in common, so only such texts are compared.
     first_words = [_words(one) for one in candidates[: COMPARED_PER_HIT * wanted]]
-    frequency = Counter(chain.from_iterable(first_words))
+    # Prefix filtering: near-duplicates have one of their rarest words in common, so only such texts are compared.
+    is_filtered = len(first_words) > MAX_PAIRWISE
+    frequency = Counter(chain.from_iterable(first_words) if is_filtered else ())
     ranks = {word: rank for rank, word in enumerate(sorted(frequency, key=frequency.__getitem__))}
     distinct: list[Candidate[R]] = []
     compared: list[tuple[Candidate[R], int, set[str]]] = []
@@ -64,9 +68,11 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
         words = first_words[position] if position < len(first_words) else _words(candidate)
         length = row.shown_length
         by_word = by_kind.setdefault((row.source, row.role, row.tool_id is None), {})
-        # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
-        rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
-        prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(words) + 1e-9) + 1] or [NO_WORD]
+        prefix = [NO_WORD]
+        if is_filtered and words:
+            # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
+            rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
+            prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(words) + 1e-9) + 1]
         for other in sorted({other for word in prefix for other in by_word.get(word, ())}):
             first, other_length, other_words = compared[other]
             is_as_long = MIN_LENGTH_RATIO * max(length, other_length) <= min(length, other_length)
