@@ -82,8 +82,8 @@ class Hit(Wire):
 
     `score` is between 0 and 1 and only comparable within one search. `components` is present with `explain`, `way` if
     the hit was reached through the graph. If a child chunk of a document matched, the text is that of its parent and
-    `ref.matchedChunkId` names the child. `duplicates` counts further messages, tool calls or files with the same or
-    nearly the same words, which are not listed.
+    `ref.matchedChunkId` names the child. `duplicates` counts further messages, tool calls, files or documents with the
+    same or nearly the same words, which are not listed.
     """
 
     chunk_id: str
@@ -116,8 +116,8 @@ class Search(Method[SearchResult]):
     """Search messages, files, documents, skills and memories by keyword and vector, best first.
 
     The query is plain text without any syntax. `minScore` never removes a keyword hit. `halfLifeDays` halves the score
-    of a hit for each such period of age; `diversity` (0 to 1) ranks near-duplicates lower. Messages, tool calls and
-    files with the same or nearly the same words are one hit, unless `collapse` is false.
+    of a hit for each such period of age; `diversity` (0 to 1) ranks near-duplicates lower. Messages, tool calls,
+    files and documents with the same or nearly the same words are one hit, unless `collapse` is false.
 
     `vectorWeight` is the weight of vector search in a hybrid search, instead of the one that fits the model and the
     query; `pool` is the number of candidates that keyword and vector search each contribute. If a reranker is
@@ -169,7 +169,7 @@ class Facets(Wire):
     """Chunks that contain `words` of the query, all or any of them, by source, role and project.
 
     `total` counts those that pass all filters. The counts of a facet ignore its own filter. `capped` if there are more
-    chunks than were counted.
+    chunks than were counted. `degraded` states which words of a long query were left out.
     """
 
     words: Literal["all", "any"]
@@ -178,6 +178,7 @@ class Facets(Wire):
     sources: list[FacetCount]
     roles: list[FacetCount]
     projects: list[FacetCount]
+    degraded: str | None = None
 
 
 class SearchFacets(Method[Facets]):
@@ -225,9 +226,9 @@ class ToolHits(Wire):
 class ToolSearch(Method[ToolHits]):
     """Search the full inputs, outputs and errors of tool calls, newest first.
 
-    A call is found if its texts contain every term of the query, which are separated by spaces; case is ignored (on
-    SQLite only that of ASCII letters). Whole outputs are not in the index of `search`, so the stored texts are read:
-    for one second at most, then `cursor` continues.
+    A call is found if its texts contain every term of the query. Terms, at most 64, are separated by spaces; case is
+    ignored (on SQLite only that of ASCII letters). Whole outputs are not in the index of `search`, so the stored texts
+    are read: for one second at most, then `cursor` continues.
     """
 
     method: ClassVar[str] = "tool.search"

@@ -100,7 +100,8 @@ class ScoredMessage(Wire):
     """A message found by a search. Matches in `snippet` are enclosed in « and ».
 
     For a given embedding, `score` is the cosine similarity, 0 if it is negative. For a text query it is between 0 and 1
-    and only comparable within one search.
+    and only comparable within one search. `duplicates` counts further messages with the same or nearly the same words,
+    which are not listed.
     """
 
     message: Message
@@ -108,6 +109,7 @@ class ScoredMessage(Wire):
     snippet: str
     chat_id: str | None
     project_path: str | None
+    duplicates: int = 0
 
 
 class FoundMessages(Wire):
@@ -126,7 +128,7 @@ class MessageSearch(Method[FoundMessages]):
 
     All given conditions must hold. `project` is a folder, name or id; `since` and `until` limit the creation time. If
     messages are long, the result may hold fewer than `limit`, as many as fit into one reply. An embedding cannot be
-    combined with `mode` "keyword".
+    combined with `mode` "keyword". Messages with the same or nearly the same words are one, unless `collapse` is false.
     """
 
     method: ClassVar[str] = "message.search"
@@ -141,3 +143,4 @@ class MessageSearch(Method[FoundMessages]):
     until: Time | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     mode: Mode = "hybrid"
+    collapse: bool = True

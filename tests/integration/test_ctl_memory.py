@@ -387,6 +387,16 @@ def test_search_hit_shows_score_facts_and_snippet(filled: DaemonProcess) -> None
     assert summary.startswith("1 hit by keyword and vector search in ")
 
 
+def test_search_takes_the_weight_of_vectors_and_the_pool(filled: DaemonProcess) -> None:
+    def components(*options: str) -> list[dict[str, float]]:
+        found = memory(filled, "search", "when", "do", "we", "deploy", "--explain", "--json", *options).json
+        return [hit["components"] for hit in found["hits"]]
+
+    assert all("vector" not in one for one in components("--vector-weight", "0"))
+    assert all("vector" in one for one in components("--vector-weight", "1", "--pool", "10", "--no-rerank"))
+    assert memory(filled, "search", "deploy", "--pool", "5").code == 2
+
+
 def test_search_filters_explains_scores_and_includes_superseded_memories(filled: DaemonProcess) -> None:
     found = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--json").json
     past = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--include", "superseded", "--json").json

@@ -27,6 +27,9 @@ def store(daemon: DaemonProcess) -> None:
         connection.call(
             "upsertTool", tool={"id": "measured", "sessionId": "lamp-1", "createdAt": 1_760_000_060_500} | output
         )
+        for number in range(3):
+            said = message(f"light-{number}", f"light-{number}", "please switch off the light in the hall")
+            connection.call("upsertMessage", message=said | {"createdAt": 1_750_000_000_000})
         connection.call("memory.add", content="The lamp needs a new switch 电灯开关 every year.", force=True)
         said = message("hostile", "door-1", f"quuxword 広い文字 {ATTACK}") | {"createdAt": 1_760_000_900_000}
         connection.call("upsertMessage", message=said)
@@ -70,6 +73,10 @@ def test_finder_searches_previews_filters_opens_and_leaves(fresh_daemon: DaemonP
             terminal.changes(before)
         terminal.press("escape")
         terminal.shows("Enter open", "> lamp flickers message 60")
+        for _ in "lamp flickers message 60":
+            terminal.press("\x08")
+        terminal.press("switch off the light")
+        terminal.shows("2 more like it")
         terminal.press("\x03")
         assert terminal.ended() == 0
         assert terminal.has_its_settings()

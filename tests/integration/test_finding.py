@@ -110,6 +110,19 @@ def test_exact_error_message_comes_before_its_words_in_another_order(rpc: RawCon
     assert hits(rpc, error)[0]["ref"]["messageId"] == f"m{len(texts)}"
 
 
+def test_error_message_quoted_in_a_question_comes_before_its_words_in_another_order(rpc: RawConnection) -> None:
+    words = ["5432", "ECONNREFUSED", "1", "connect", "127", "database", "0"]
+    texts = [" ".join(words[turn:] + words[:turn]) for turn in range(len(words))]
+    texts.append("what is for lunch in the garden today")
+    for number, text in enumerate([*texts, "psql says connect ECONNREFUSED 127.0.0.1:5432 and ends"]):
+        message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    settled(rpc)
+    asked = "Why do I get `connect ECONNREFUSED 127.0.0.1:5432` when the database connection should start?"
+    assert hits(rpc, asked)[0]["ref"]["messageId"] == f"m{len(texts)}"
+    assert hits(rpc, asked.replace("`", ""))[0]["ref"]["messageId"] != f"m{len(texts)}"
+
+
 def test_pasted_stack_trace_finds_the_message_with_it(rpc: RawConnection) -> None:
     frames = [
         f'  File "/srv/app/mod{n}.py", line {n * 37}, in handler_{n}\n    return process(request)' for n in range(40)
@@ -193,6 +206,27 @@ def test_nearly_equal_messages_are_listed_once_with_a_count(shared_daemon: Daemo
     assert hit["duplicates"] == 2
     assert len(hits(rpc, "billing migration", collapse=False)) == 3
     assert "2 more like it" in ctl(shared_daemon, "search", "billing", "migration").out
+
+
+def test_documents_with_nearly_the_same_text_are_listed_once_with_a_count(rpc: RawConnection) -> None:
+    text = "The narwhal service keeps its queue in memory and loses it when the machine is switched off at night."
+    for source, more in (("notes/a.md", ""), ("notes/b.md", ""), ("notes/c.md", " Really.")):
+        rpc.call("document.store", source=source, chunks=[{"content": text + more}])
+    said = {"id": "m", "sessionId": "s", "role": "user", "textContent": text}
+    rpc.call("upsertMessage", message=said)
+    settled(rpc)
+    found = {hit["source"]: hit["duplicates"] for hit in hits(rpc, "narwhal queue")}
+    assert found == {"documents": 2, "sessions": 0}
+    assert len(hits(rpc, "narwhal queue", collapse=False)) == 4
+
+
+def test_children_with_the_same_text_of_different_parents_are_all_listed(rpc: RawConnection) -> None:
+    for number, about in enumerate(["rivers and their sources", "mountains and their heights"]):
+        parent = f"Narwhal usage. This part tells about {about} in some detail."
+        chunks = [{"id": f"p{number}", "content": parent}, {"content": "Narwhal usage.", "parentId": f"p{number}"}]
+        rpc.call("document.store", source=f"guide{number}.md", chunks=chunks)
+    settled(rpc)
+    assert len(hits(rpc, "narwhal usage")) == 2
 
 
 # -- ids

@@ -1,6 +1,7 @@
 """Other clients are answered while one sends something large, and its writes keep their order."""
 
 import json
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -50,6 +51,36 @@ def test_large_input_does_not_keep_another_client_waiting(
         stall = run_case(shared_daemon, CASES[name], SIZE, settle_seconds=0)
         (_, worst), (_, usual) = pinger.worst(stall.window), pinger.worst((ordinary[0], ordinary[1]))
     assert worst < max(MAX_SHARE_OF_REQUEST * stall.seconds, MAX_TIMES_ORDINARY * usual), stall
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"query": "which part of the report", "diversity": 0.5, "pool": 1000},
+        {"query": f"speaker7 said {'some words of a log ' * 45_000}"},
+    ],
+    ids=["diversity in a large pool", "a megabyte among many speakers"],
+)
+def test_large_search_does_not_keep_another_client_waiting(
+    shared_daemon: DaemonProcess, slow_rpc: RawConnection, rpc: RawConnection, asked: dict[str, Any]
+) -> None:
+    chance = random.Random(1)
+    words = [f"{chr(97 + number % 26)}{number}" for number in range(2_000)]
+    for number in range(1_000):
+        text = f"part {number} of the report: {' '.join(chance.choices(words, k=60))}"
+        said = message(f"m{number}", f"s{number % 20}", text) | {"role": f"speaker{number % 200}"}
+        slow_rpc.call("upsertMessage", message=said)
+    settled(slow_rpc)
+    slow_rpc.call("search", query="report")  # loads what searches keep in memory
+    with Pinger(shared_daemon) as pinger:
+        with window() as ordinary:
+            for number in range(ORDINARY_MESSAGES):
+                slow_rpc.call("upsertMessage", message=message(f"ordinary-{number}"))
+        with window() as searching:
+            slow_rpc.call("search", **asked)
+        (_, worst), (_, usual) = (pinger.worst((one[0], one[1])) for one in (searching, ordinary))
+    seconds = searching[1] - searching[0]
+    assert worst < max(MAX_SHARE_OF_REQUEST * seconds, MAX_TIMES_ORDINARY * usual)
 
 
 def test_writes_of_a_connection_keep_their_order_around_a_large_one(slow_rpc: RawConnection) -> None:

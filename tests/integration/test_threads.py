@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.daemon import RawConnection
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually, settled
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
@@ -201,7 +202,24 @@ def test_message_search_returns_as_many_long_messages_as_fit_a_reply(rpc: RawCon
     for number in range(3):
         rpc.call("message.store", threadId="t", role="user", content=long, id=f"m{number}")
     eventually(lambda: rpc.call("index.status")["backlog"] == 0, "all is cut")
-    assert len(rpc.call("message.search", query="zebra", mode="keyword")["messages"]) == 2
+    assert len(rpc.call("message.search", query="zebra", mode="keyword", collapse=False)["messages"]) == 2
+
+
+@pytest.mark.parametrize("by", ["query", "embedding"])
+def test_message_search_lists_nearly_equal_messages_once_with_a_count(
+    shared_daemon: DaemonProcess, rpc: RawConnection, by: str
+) -> None:
+    text = "explain why the migration of the billing tables locks the whole database for minutes"
+    for number, last in enumerate(["today", "now please", "again"]):
+        rpc.call("message.store", threadId=f"t{number}", role="user", content=f"{text} {last}")
+    rpc.call("message.store", threadId="t", role="user", content=f"{text} today. {'Something else follows. ' * 50}")
+    settled(rpc)
+    asked: dict[str, Any] = {"query": "billing migration"} if by == "query" else {"embedding": [1.0] * 256}
+    messages = rpc.call("message.search", **asked)["messages"]
+    assert sorted(one["duplicates"] for one in messages) == [0, 2]
+    assert len(rpc.call("message.search", **asked, collapse=False)["messages"]) == 4
+    assert "2 more like it" in ctl(shared_daemon, "thread", "search", "billing", "migration").out
+    assert "more like it" not in ctl(shared_daemon, "thread", "search", "billing", "--duplicates").out
 
 
 BAD: list[tuple[str, dict[str, Any], int, str]] = [

@@ -86,6 +86,17 @@ def test_tool_calls_are_searched_in_full_newest_first(rpc: RawConnection) -> Non
     assert hit["snippet"].endswith("x …")
 
 
+def test_tool_calls_are_found_by_every_term_or_the_query_is_refused(rpc: RawConnection) -> None:
+    """Terms after the 16th were ignored: calls without them were found."""
+    words = [f"word{number}" for number in range(40)]
+    store(rpc, called(1, toolOutput=" ".join(words)), called(2, toolOutput=" ".join(words[:20])))
+    for query, found in ((words, ["t-001"]), (words[:20], ["t-002", "t-001"]), (words * 3, ["t-001"])):
+        hits = rpc.call("tool.search", query=" ".join(query))["hits"]
+        assert [one["toolId"] for one in hits] == found
+    many = " ".join(f"term{number}" for number in range(65))
+    assert "at `$.query`" in rpc.request("tool.search", {"query": many})["error"]["message"]
+
+
 def test_turns_outline_a_session(rpc: RawConnection) -> None:
     store(
         rpc,
@@ -313,6 +324,13 @@ def test_facets_count_all_texts_with_the_words(rpc: RawConnection) -> None:
     assert (project["count"], counted(project=project["value"])[0]) == (30, 30)
     assert rpc.call("search.facets", query="alone glows zebra", scopes=["*"])["words"] == "any"
     assert rpc.call("search.facets", query="unheard")["total"] == 0
+    words = [f"w{chr(97 + number)}x" for number in range(20)]
+    store(rpc, said(50, text=" ".join(words)), said(51, text=" ".join(words[:18])))
+    settled(rpc)
+    found = rpc.call("search.facets", query=" ".join(words))
+    assert (found["words"], found["total"], found["degraded"]) == ("all", 1, None)
+    many = rpc.call("search.facets", query=" ".join(f"word{number}" for number in range(100)))
+    assert many["degraded"] == "of 100 words the first 40 and the last 24 were searched for"
 
 
 def test_recorded_searches_survive_a_restart(fresh_daemon: DaemonProcess) -> None:

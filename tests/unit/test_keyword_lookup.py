@@ -81,14 +81,49 @@ def test_lookup_finds_the_same_in_memory_and_in_the_database(
 def test_lookup_of_more_matches_than_are_scored_says_so_and_scores_the_rarest(
     db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    assert look_up(db, "alpha gamma", everything()).note is None
+    assert look_up(db, "alpha gamma", everything()).limits == []
     monkeypatch.setattr(keyword, "MAX_SCORED_CHUNKS", 3)
     found = look_up(db, "alpha gamma", everything())
     assert found.places.chunks.tolist() == [3, 4, 6], "both words, the rarer word, and the newest of the rest"
-    assert found.note == "of at least 5 chunks with a word of the query the best 3 were ranked"
+    assert found.limits == ["of at least 5 chunks with a word of the query the best 3 were ranked"]
     for module in (keyword, term_index, chunk_table):
         monkeypatch.setattr(module, "numpy_if_available", lambda: None)
-    assert look_up(db, "alpha gamma", everything()).note == found.note
+    assert look_up(db, "alpha gamma", everything()).limits == found.limits
+
+
+def test_lookup_goes_on_until_enough_words_occur_in_the_scope(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that are rare in the store and absent from the project took the places of those that occur in it."""
+    monkeypatch.setattr(keyword, "MAX_TERMS", 2)
+    texts = ["zeta", "eta", "theta"]  # of project one only
+    for chunk, text in enumerate(texts, 7):
+        db.execute("INSERT INTO chunks (id, project, text) VALUES (:id, 1, :text)", {"id": chunk, "text": text})
+        db.execute("INSERT INTO chunks_fts (rowid, text) VALUES (:id, :text)", {"id": chunk, "text": text})
+    found = look_up(db, "zeta eta theta alpha beta gamma", of_project())
+    assert [one.term.word for one in found.terms] == ["beta", "gamma"]
+    assert found.limits == ["of 6 words the 5 rarest of the store were looked up"]
+    found = look_up(db, "zeta eta theta alpha beta gamma", everything())
+    assert [one.term.word for one in found.terms] == ["zeta", "eta"]
+    assert found.limits == ["of 6 words the 2 rarest were looked up"]
+    monkeypatch.setattr(keyword, "MAX_LOOKUPS", 3)
+    found = look_up(db, "zeta eta theta alpha beta gamma", of_project())
+    assert (found.terms, found.limits) == ([], ["of 6 words the 3 rarest of the store were looked up"])
+
+
+def test_lookup_with_a_filter_that_passes_too_many_chunks_to_list_says_so(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(keyword, "MAX_LISTED_SCOPE", 2)
+    found = look_up(db, "alpha gamma", of_project().restrict("chunks.turn > 0"))
+    assert found.limits == ["more than 2 chunks pass the filter, so that words were looked up in the whole store"]
+    assert list(found.places.chunks) == [1, 3]
+
+
+def test_rarity_in_the_whole_store_counts_the_chunks_that_exist(db: Db) -> None:
+    """The highest id was taken for their number, which after a mass deletion made frequent words rare."""
+    db.execute("INSERT INTO chunks (id, project, text) VALUES (5000, 1, 'alpha')")
+    db.execute("INSERT INTO chunks_fts (rowid, text) VALUES (5000, 'alpha')")
+    [alpha] = look_up(db, "alpha", everything()).terms
+    assert (alpha.term.frequency, alpha.term.chunk_count) == (5, 7)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,9 +4,12 @@ from functools import partial
 from typing import Any
 
 import apsw
+from msgspec import structs
 
+from clankers_protocol.memories import MemorySearch
 from clankersd.db.connection import Db
-from clankersd.db.paging import PAGE_CHARACTERS, fetch_page, fit_reply
+from clankersd.db.paging import PAGE_CHARACTERS, encode_cursor, fetch_page, fit_reply
+from clankersd.search.engine import MAX_NEIGHBOURS, Page
 
 ROWS = "SELECT value, made(:size) AS text FROM series"
 
@@ -43,3 +46,10 @@ def test_page_holds_at_least_one_row() -> None:
 def test_page_of_short_rows_holds_them_all() -> None:
     rows = fetch_page(database([]), ROWS, {"size": 10})
     assert [row["value"] for row in rows] == list(range(1000))
+
+
+def test_cursor_of_a_search_reaches_the_last_neighbour() -> None:
+    """A search by vector pages through more hits than a search by words has candidates."""
+    request = MemorySearch(embedding=[1.0], limit=100)
+    cursor = encode_cursor(MAX_NEIGHBOURS, Page.of(request).fingerprint)
+    assert Page.of(structs.replace(request, cursor=cursor)).offset == MAX_NEIGHBOURS

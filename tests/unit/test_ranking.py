@@ -28,7 +28,7 @@ from clankersd.search.ranking import (
     diversify,
     find_phrase,
     fusion_weight,
-    phrase_of,
+    phrases_of,
     raise_phrases,
     rank,
 )
@@ -364,12 +364,41 @@ def test_texts_with_the_whole_query_are_raised() -> None:
     found = candidates((0.4, "It says Connection   refused by\nbroker, again"), (0.6, "broker refused by connection"))
     for one in found:
         one.components["keyword"] = 0.9
-    phrase = phrase_of(" Connection  refused by broker!")
-    assert phrase
+    [phrase] = phrases_of(" Connection  refused by broker!")
     raise_phrases(find_phrase(phrase, {one.row.id: one.row.text for one in found}), found)
     assert [round(one.score, 3) for one in found] == [0.6, 0.4]
     assert found[0].components["phrase"] == 1.0
-    assert phrase_of("refused by") is None  # two words are often next to each other
+    assert phrases_of("refused by") == []  # two words are often next to each other
+
+
+@pytest.mark.parametrize(
+    ("query", "phrase"),
+    [
+        ("why do I get `ECONNREFUSED 127.0.0.1:5432`?", "econnrefused 127.0.0.1:5432"),
+        ('who wrote "Permission  denied" in the log', "permission denied"),
+        ("what does 'no such table: users' mean", "no such table: users"),
+        ("“disk quota exceeded” on the runner", "disk quota exceeded"),
+        ("where is `parse_config` called", "parse_config"),
+        ("`foo bar`, or rather `no space left on device`", "no space left on device"),
+        ("error `E1102`", "e1102"),
+        ("is `ENOSPC` fatal", "enospc"),
+        ("where is `getUser` used", "getuser"),
+    ],
+)
+def test_quotation_in_a_query_is_a_phrase(query: str, phrase: str) -> None:
+    assert phrase in phrases_of(query)
+    assert len(phrases_of(query)) <= 2
+
+
+@pytest.mark.parametrize(
+    "query", ["the `parser` fails", "don't use Ada's editor", 'an "x" here', "a `b", "so-called 'Parser'"]
+)
+def test_single_plain_word_in_quotation_marks_is_no_phrase(query: str) -> None:
+    assert phrases_of(query) in ([], [query.lower().strip("'")])
+
+
+def test_phrases_of_a_long_query_are_found_in_the_part_that_is_searched_for() -> None:
+    assert phrases_of(f"{'word ' * 100_000} and `no such ocelot`") == ["no such ocelot"]
 
 
 def test_recency_halves_a_score_with_each_half_life() -> None:
@@ -526,14 +555,16 @@ def test_near_duplicates_of_many_texts_compare_few_pairs(monkeypatch: pytest.Mon
     assert pairs < len(texts) ** 2 / 2 / 10
 
 
-@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=9).map(" ".join), max_size=12))
-def test_near_duplicates_are_those_of_comparing_every_pair(texts: list[str]) -> None:
+@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=9).map(" ".join), max_size=12), st.sampled_from([0, 64]))
+def test_near_duplicates_are_those_of_comparing_every_pair(texts: list[str], max_pairwise: int) -> None:
     distinct: list[str] = []
     for text in texts:
         others = [one for one in distinct if 0.8 * max(len(one), len(text)) <= min(len(one), len(text))]
         if not any(near_duplicates._is_near_duplicate(set(one.split()), set(text.split())) for one in others):
             distinct.append(text)
-    assert [one.row.text for one in collapse_near_duplicates(messages(*texts), len(texts))] == distinct
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_duplicates, "MAX_PAIRWISE", max_pairwise)
+        assert [one.row.text for one in collapse_near_duplicates(messages(*texts), len(texts))] == distinct
 
 
 def brute_force_mmr(found: list[Candidate[ChunkRow]], diversity: float) -> list[int]:

@@ -388,7 +388,7 @@ def _hit_row(hit: Hit) -> Row:
     return Row(
         Text(role, ROLE_STYLES.get(role, "bold").removeprefix("bold ")),
         hit_location(hit),
-        format_time(hit.created_at),
+        format_time(hit.created_at) + (f" · {hit.duplicates:,} more like it" if hit.duplicates else ""),
         highlight(hit.snippet, console()),
         Conversation(
             [hit_location(hit), " · ".join(fact for fact in facts if fact)],

@@ -472,3 +472,5 @@ def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: s
             secho(f"Incomplete: {one_line(answer.degraded)}.", fg="yellow", err=True)
     else:
         echo(f"Nothing would be recalled: {answer.reason or 'nothing relevant was found'}.", err=True)
+    if answer.degraded and not ctl.json:
+        secho(f"Incomplete: {one_line(answer.degraded)}.", fg="yellow", err=True)

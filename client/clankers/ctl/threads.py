@@ -262,6 +262,7 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
 @click.option("--since", metavar="TIME", callback=since_callback, help="Only search messages newer than TIME: 2h, 3d …")
 @click.option("--until", metavar="TIME", callback=until_callback, help="Only search messages older than TIME.")
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Show at most this many.")
+@click.option("--duplicates", is_flag=True, help="List messages with nearly the same words one by one.")
 @common_options
 def search(
     ctl: Ctl,
@@ -273,6 +274,7 @@ def search(
     since: int | None,
     until: int | None,
     limit: int,
+    duplicates: bool,
 ) -> None:
     """Search messages with keyword and vector search, best first.
 
@@ -290,6 +292,7 @@ def search(
         since=since,
         until=until,
         limit=limit,
+        collapse=not duplicates,
     )
     found = ctl.call(request)
     if ctl.json:
@@ -310,7 +313,7 @@ def _print_hits(ctl: Ctl, found: FoundMessages) -> None:
         [
             f"{hit.score:.3f}",
             one_line(hit.message.role or ""),
-            one_line(hit.snippet),
+            one_line(hit.snippet) + (f" ({hit.duplicates:,} more like it)" if hit.duplicates else ""),
             format_time(hit.message.created_at),
             one_line(hit.chat_id or ""),
             one_line(thread),

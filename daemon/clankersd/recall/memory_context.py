@@ -35,9 +35,11 @@ async def memory_context(daemon: "Daemon", request: MemoryContext) -> Context:
         items = await daemon.store.read(
             lambda db: strongest_memories(db, scopes, pinned_only=False, of_user=of_user, limit=candidates)
         )
-    elif not why_trivial(query := prompt_query(request.query)):
+    elif not why_trivial(prompt_query(request.query)):
         weights = ScoreWeights.of(daemon.config)
-        found = await matching_items(daemon.search_engine, weights, query, scopes, None, "", max_memories=candidates)
+        found = await matching_items(
+            daemon.search_engine, weights, request.query, scopes, None, "", max_memories=candidates
+        )
         items, degraded = found.items, found.degraded
     excluded = tuple(request.exclude)
     wanted = [item for item in items if not item.id.startswith(excluded)]

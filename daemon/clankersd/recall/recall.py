@@ -291,11 +291,10 @@ async def _match_prompt(
     """Return memories and passages that match the prompt; and the reason if there are none."""
     if config.recall == "minimal":
         return PromptMatches(), "nothing is recalled with prompts: see the setting `recall`"
-    query = prompt_query(prompt)
-    if trivial := why_trivial(query):
+    if trivial := why_trivial(prompt_query(prompt)):
         return PromptMatches(), f"nothing to search for in the prompt: {trivial}"
     weights = ScoreWeights.of(config)
-    found = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
+    found = await matching_items(engine, weights, prompt, target.scopes, target.project, target.session)
     return found, "nothing relevant to the prompt was found"
 
 

@@ -186,11 +186,18 @@ def recall_scopes(harness: str | None, project: str | None) -> list[str]:
 
 
 def prompt_query(prompt: str) -> str:
-    """Return the text to search for: the prompt, or both ends of a long one."""
+    """Return the text to search for: the prompt, or both ends of a long one, since a prompt does not wait."""
     if len(prompt) <= MAX_QUERY_CHARACTERS:
         return prompt
     half = MAX_QUERY_CHARACTERS // 2
     return f"{prompt[:half]} {prompt[-half:]}"
+
+
+def _describe_shortened(prompt: str) -> str | None:
+    if len(prompt) <= MAX_QUERY_CHARACTERS:
+        return None
+    half = MAX_QUERY_CHARACTERS // 2
+    return f"of {len(prompt):,} characters of the prompt the first and last {half:,} were searched for"
 
 
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:
@@ -248,7 +255,7 @@ class PromptMatches:
 async def matching_items(
     engine: SearchEngine,
     weights: ScoreWeights,
-    query: str,
+    prompt: str,
     scopes: list[str],
     project: str | None,
     session: str,
@@ -267,7 +274,7 @@ async def matching_items(
         of_texts = engine.build_filter(passages, NO_MEMORIES).restrict("chunks.session_title_id IS NULL")
         chunk_filter = chunk_filter.union(of_texts)
     plan = SearchPlan(
-        query=query,
+        query=prompt_query(prompt),
         filter=chunk_filter,
         rows=RowQuery(MatchRow, _MATCH_COLUMNS, _MATCH_JOINS, {"now": now}),
         page=Page(4 * POOL_SIZE),
@@ -295,7 +302,7 @@ async def matching_items(
         considered=[_considered(one) for one in memories + texts],
         questions=[row.message_id for row in chosen_texts if row.message_id and row.role == "user"],
         calls={_passage_id(row): row.tool_id for row in chosen_texts if row.tool_id},
-        degraded=outcome.degraded,
+        degraded="; ".join(note for note in (_describe_shortened(prompt), outcome.degraded) if note) or None,
     )
 
 

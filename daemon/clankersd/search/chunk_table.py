@@ -179,6 +179,12 @@ class ChunkTable:
                 self.is_loaded, self.problem = True, None
             return bool(ids)
 
+    def count(self) -> int:
+        """Return the number of chunks; the highest id is higher after chunks were deleted."""
+        import numpy as np
+
+        return 0 if self.columns is None else int(np.count_nonzero(self.columns.labels))
+
     def fitting_labels(self, chunking: int, fits: Callable[[str], bool]) -> Any:
         """Return an array that is True at the number of each label of this chunking whose source fits."""
         import numpy as np

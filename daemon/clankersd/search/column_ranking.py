@@ -46,9 +46,9 @@ class ColumnRanking:
     def has_memories(self) -> bool:
         return bool(self.table.of_source(self.chunks, "memories").any())
 
-    def keyword_matches(self, count: int) -> list[int]:
-        """Return those of the best `count` chunks that have a keyword score."""
-        return self.chunks[:count][self.keywords[:count] > 0].tolist()  # type: ignore[no-any-return]
+    def keyword_matches(self) -> list[int]:
+        """Return the chunks that have a keyword score, best first."""
+        return self.chunks[self.keywords > 0].tolist()  # type: ignore[no-any-return]
 
     def with_phrases(self, exact: AbstractSet[int]) -> "ColumnRanking":
         """Return the ranking with raised scores of the chunks that have the query word for word, as `raise_phrases`."""

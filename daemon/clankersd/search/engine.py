@@ -43,7 +43,7 @@ from clankersd.search.ranking import (
     collapse_duplicates,
     diversify,
     find_phrase,
-    phrase_of,
+    phrases_of,
     raise_phrases,
 )
 from clankersd.search.reranking import Reranking
@@ -59,7 +59,7 @@ POOL_SIZE = 150
 
 MAX_POOL_SIZE = 1000
 MAX_COMPARED = 50
-"""Best candidates whose texts are searched for the query as it is written; more are only made if they are needed."""
+"""Best candidates whose texts are searched for a phrase of the query; more are only made if they are needed."""
 
 MAX_NEIGHBOURS = 4096
 """The most neighbours that vec0 returns."""
@@ -106,7 +106,7 @@ class Page:
         if not request.cursor:
             return Page(request.limit, 0, fingerprint)
         offset, of_search = decode_cursor(request.cursor, int, str)
-        if of_search != fingerprint or not 0 <= offset <= 2 * MAX_POOL_SIZE:
+        if of_search != fingerprint or not 0 <= offset <= max(2 * MAX_POOL_SIZE, MAX_NEIGHBOURS):
             raise InvalidParams("invalid params: the cursor belongs to another search - at `$.cursor`")
         return Page(request.limit, int(offset), fingerprint)
 
@@ -123,12 +123,12 @@ class ScoredPath:
 class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
-    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine,
-    and nothing but `page`, `min_score`, `collapses`, `diversity` and `group_of` applies to it; otherwise keyword and
-    vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best
+    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine; of
+    the other fields, only `page`, `min_score`, `collapses`, `diversity` and `group_of` apply then. Otherwise keyword
+    and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best
     candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks
     related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned. Without
-    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond the pool were dropped.
+    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond a limit were dropped.
     """
 
     filter: ChunkFilter
@@ -251,12 +251,9 @@ class SearchEngine:
             await self._search_both(run)
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
-            notes = [keywords.note, vectors.query.problem, vectors.note, run.rerank_note]
-            if plan.reports_limits and plan.mode != "vector":
-                notes.insert(0, describe_dropped_words(plan.query))
-            is_last_page = len(candidates) <= plan.page.offset + plan.page.limit
-            if plan.reports_limits and is_last_page and run.match_count > plan.pool_size:
-                notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
+            notes = [keywords.problem, vectors.query.problem, vectors.note, run.rerank_note]
+            if plan.reports_limits:
+                notes += _describe_limits(run, len(candidates))
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
@@ -340,7 +337,7 @@ class SearchEngine:
                 await run.lookup.run(self._store, run.deadline, labels)
                 run.keywords = run.lookup.matches
             except DeadlineExceeded:
-                run.keywords.note = TIMEOUT_NOTE
+                run.keywords.problem = TIMEOUT_NOTE
             except StorageUnavailable as error:
                 failures.append(error)
             finally:
@@ -432,19 +429,24 @@ class SearchEngine:
         return await self._load_best(plan, candidates, remaining)
 
     async def _find_exact(self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking) -> set[int]:
-        """Return those of the best candidates whose texts contain the query word for word."""
-        phrase = phrase_of(run.query)
-        if phrase is None:
+        """Return those of the best candidates whose texts contain the query, or a quotation in it, word for word."""
+        phrases = phrases_of(run.query)
+        if not phrases:
             return set()
         if isinstance(ranking, ColumnRanking):
-            compared = ranking.keyword_matches(MAX_COMPARED)
+            matches = ranking.keyword_matches()
         else:
-            compared = [one.row.id for one in ranking[:MAX_COMPARED] if one.is_keyword_match]
-        likely = run.keywords.chunks_with_all_terms(compared)
-        if not likely:
+            matches = [one.row.id for one in ranking if one.is_keyword_match]
+        likely = {phrase: run.keywords.chunks_with_phrase(phrase, matches)[:MAX_COMPARED] for phrase in phrases}
+        params = {"ids": json.dumps(sorted({chunk for chunks in likely.values() for chunk in chunks}))}
+        if not any(likely.values()):
             return set()
-        params = {"ids": json.dumps(likely)}
-        return find_phrase(phrase, dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params))))
+        texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params)))
+        return {
+            chunk
+            for phrase, chunks in likely.items()
+            for chunk in find_phrase(phrase, {chunk: texts[chunk] for chunk in chunks if chunk in texts})
+        }
 
     async def _load_best(
         self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]], remaining: ColumnRanking | None
@@ -526,6 +528,15 @@ def _compare_texts(plan: SearchPlan[R], candidates: list[Candidate[R]]) -> list[
         wanted = len(candidates) if plan.diversity else end
         candidates = collapse_near_duplicates(collapse_duplicates(candidates), wanted)
     return diversify(candidates, plan.diversity, end) if plan.diversity else candidates
+
+
+def _describe_limits(run: _Run[R], candidate_count: int) -> list[str | None]:
+    """Return notes on words and matches that were left out because there are so many."""
+    plan = run.plan
+    notes = [None if plan.mode == "vector" else describe_dropped_words(run.query), *run.keywords.limits]
+    if run.match_count > plan.pool_size and candidate_count <= plan.page.offset + plan.page.limit:
+        notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
+    return notes
 
 
 def _is_weak(keywords: KeywordMatches, calibration: Calibration, candidates: list[Candidate[R]]) -> bool:

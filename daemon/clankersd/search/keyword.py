@@ -29,6 +29,11 @@ from clankersd.search.term_index import MAX_LOCATED_FREQUENCY, Postings, Spellin
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS, OTHER_SPELLINGS
 
 MAX_TERMS = 16
+"""Terms that are scored: the rarest ones that occur in the scope."""
+
+MAX_LOOKUPS = 32
+"""Terms that are looked up to find them: one that is rare in the store may be absent from the scope."""
+
 MAX_LISTED_SCOPE = 300_000
 """Chunks up to which the ids of a scope are listed. A larger scope is treated like the whole index."""
 
@@ -131,14 +136,16 @@ class TermMatches:
 class KeywordMatches:
     """Matches by term, in the order of the query, and the places of the best chunks with any of them.
 
-    `weights` has every stem of the query, known or not; `note` states what was left out.
+    `weights` has every stem of the query, known or not. `limits` state what was left out because there is so much;
+    `problem` is the reason why the search is incomplete otherwise.
     """
 
     terms: list[TermMatches] = field(default_factory=list)
     places: Places = field(default_factory=Places)
     stems: set[str] = field(default_factory=set)
     weights: dict[str, float] = field(default_factory=dict)
-    note: str | None = None
+    limits: list[str] = field(default_factory=list)
+    problem: str | None = None
 
     def indexed_coverage(self, chunk: int) -> float:
         """Return the weighted share of the query's words by which the index finds a chunk, be it in the header."""
@@ -149,12 +156,13 @@ class KeywordMatches:
         total = sum(self.weights.values())
         return min(1.0, found / total) if total else 0.0
 
-    def chunks_with_all_terms(self, chunks: list[int]) -> list[int]:
-        """Return those of the chunks that can have the query word for word.
+    def chunks_with_phrase(self, phrase: str, chunks: list[int]) -> list[int]:
+        """Return those of the chunks that can have a phrase of the query word for word, in their order.
 
         Its first and last word may be parts of words in the text; all others occur as they are.
         """
-        for one in self.terms[1:-1]:
+        words = set(query_words(phrase))
+        for one in [one for one in self.terms if one.term.word in words][1:-1]:
             chunks = one.postings.find(chunks)
         return chunks
 
@@ -163,17 +171,21 @@ class KeywordMatches:
 class Scope:
     """Chunks that pass a filter.
 
-    `size` is their number, None for the whole index, which is not listed. `ids` are listed without numpy; with it,
-    `mask` is an array that is True at each id. `table` are the columns of the chunks if they are in memory, and
-    `changes` the number of changes that they have followed.
+    `last` is the highest id in the index, and `chunk_count` the number of its chunks, or `last` if that is not known.
+    `size` is the number of chunks in the scope, None for the whole index, which is not listed. `ids` are listed without
+    numpy; with it, `mask` is an array that is True at each id. `table` are the columns of the chunks if they are in
+    memory, and `changes` the number of changes that they have followed. `note` states why the whole index is looked up
+    instead of what passes the filter.
     """
 
     last: int
+    chunk_count: int
     size: int | None = None
     ids: frozenset[int] | None = None
     mask: Any = None
     table: ChunkTable | None = None
     changes: int | None = None
+    note: str | None = None
 
     @staticmethod
     def find(db: Db, chunk_filter: ChunkFilter, table: ChunkTable) -> "Scope":
@@ -182,8 +194,9 @@ class Scope:
         loaded = table if table.catch_up(db) and table.columns is not None else None
         last = db.value("SELECT max(id) FROM chunks") or 0
         changes = None if loaded is None else loaded.changes_seen
+        chunk_count = last if loaded is None else loaded.count()
         if not is_narrow and all(test.project is None and test.sources is None for test in chunk_filter.label_tests):
-            return Scope(last, table=loaded, changes=changes)
+            return Scope(last, chunk_count, table=loaded, changes=changes)
         mask, ids_query = None, chunk_filter.ids
         if loaded is not None and not is_narrow:
             mask = _mask(db, chunk_filter, loaded, last)
@@ -195,13 +208,14 @@ class Scope:
             sql = f"SELECT json_group_array(id) FROM ({ids_query} LIMIT {MAX_LISTED_SCOPE + 1})"
             ids = decode_json(db.value(sql, chunk_filter.params), type=list[int])
             if len(ids) > MAX_LISTED_SCOPE:
-                return Scope(last)
+                passing = f"more than {MAX_LISTED_SCOPE:,} chunks pass the filter"
+                return Scope(last, chunk_count, note=f"{passing}, so that words were looked up in the whole store")
         if numpy is None:
-            return Scope(last, len(ids), frozenset(ids))
+            return Scope(last, chunk_count, len(ids), frozenset(ids))
         if mask is None:
             mask = numpy.zeros(last + 1, numpy.bool_)
         mask[numpy.array(ids, numpy.int64)] = True
-        return Scope(last, int(numpy.count_nonzero(mask)), mask=mask, table=loaded, changes=changes)
+        return Scope(last, chunk_count, int(numpy.count_nonzero(mask)), mask=mask, table=loaded, changes=changes)
 
     def select(self, term: Term, postings: Postings) -> TermMatches:
         """Return the matches of a term in the scope; its frequency is counted there."""
@@ -263,6 +277,7 @@ class KeywordLookup:
         self._filter = chunk_filter
         self._scope: Scope | None = None
         self._terms: deque[tuple[int, Term]] | None = None
+        self._term_count = 0
         self._found: dict[int, TermMatches] = {}
         self._chunks: deque[Any] | None = None
 
@@ -282,7 +297,7 @@ class KeywordLookup:
         while not self.is_done:
             seconds = deadline - anyio.current_time()
             if seconds <= 0:
-                self.matches.note = TIMEOUT_NOTE
+                self.matches.problem = TIMEOUT_NOTE
                 break
             await store.read_for_search(self.run_slice, seconds)
 
@@ -322,7 +337,7 @@ class KeywordLookup:
                 self._scope = Scope.find(db, self._filter, self._index.chunks)
             elif self._terms is None:
                 self._terms = self._known_terms(db)
-            elif self._terms:
+            elif self._terms and self._needs_terms:
                 if self._look_up(db, *self._terms[0]):
                     self._terms.popleft()
             elif self._chunks is None:
@@ -331,11 +346,16 @@ class KeywordLookup:
                 self._add_places(db, self._chunks[0])
                 self._chunks.popleft()
 
+    @property
+    def _needs_terms(self) -> bool:
+        looked_up = self._term_count - len(self._terms or ())
+        return len(self._found) < MAX_TERMS and looked_up < MAX_LOOKUPS
+
     def _known_terms(self, db: Db) -> deque[tuple[int, Term]]:
         """The terms that occur anywhere, rarest first, each with its position in the query."""
         tokenize = db.engine.tokenizer(db)
         assert self._scope is not None
-        chunk_count = self._scope.last
+        chunk_count = self._scope.chunk_count
         terms: dict[str, Term] = {}
         stems: set[str] = set()  # not those of the matches, which an interrupted call may have added to
         for word in [word for word in self._words if word not in self.names] or self._words:
@@ -355,16 +375,14 @@ class KeywordLookup:
                     terms[spelling.stem] = Term(word, tuple(spellings), frequency, max(chunk_count, frequency))
                     stems.update(one.stem for one in spellings)
         self.matches.stems = stems
-        ordered = sorted(enumerate(terms.values()), key=lambda term: term[1].frequency)
-        if len(ordered) > MAX_TERMS:
-            self._add_note(f"of {len(ordered)} words the {MAX_TERMS} rarest were looked up")
-        return deque(ordered[:MAX_TERMS])
+        self._term_count = len(terms)
+        return deque(sorted(enumerate(terms.values()), key=lambda term: term[1].frequency))
 
     def _frequency(self, db: Db, stem: str) -> int:
         scope = self._scope
         assert scope is not None
         cached = self._index.occurrences.count(stem, scope.last, scope.changes)
-        return self._index.frequencies.get(db, stem, scope.last) if cached is None else cached
+        return self._index.frequencies.get(db, stem, scope.chunk_count) if cached is None else cached
 
     def _look_up(self, db: Db, position: int, term: Term) -> bool:
         """Look up a term, or a part of it; return True once all of it is."""
@@ -386,10 +404,16 @@ class KeywordLookup:
         self.matches.terms = [self._found[position] for position in sorted(self._found)]
         scope = self._scope
         assert scope is not None
+        if scope.note:
+            self.matches.limits.append(scope.note)
+        if self._terms:
+            looked_up = self._term_count - len(self._terms)
+            of_store = "" if scope.size is None else " of the store"
+            self.matches.limits.append(f"of {self._term_count} words the {looked_up} rarest{of_store} were looked up")
         chunks, count = rarest_matches(self.matches.terms, scope.last)
         if count > len(chunks):
             best = f"the best {len(chunks):,} were ranked"
-            self._add_note(f"of at least {count:,} chunks with a word of the query {best}")
+            self.matches.limits.append(f"of at least {count:,} chunks with a word of the query {best}")
         if scope.table is not None:
             return deque([chunks])
         return deque(chunks[start : start + CHUNKS_PER_SLICE] for start in range(0, len(chunks), CHUNKS_PER_SLICE))
@@ -429,9 +453,6 @@ class KeywordLookup:
             visible = [row[0] for row in db.tuples(MATCHING_CHUNKS.format(condition=self._filter.condition), params)]
             chunks = np.sort(np.append(chunks[~is_memory], np.array(visible, np.int64)))
         return chunks
-
-    def _add_note(self, note: str) -> None:
-        self.matches.note = f"{self.matches.note}; {note}" if self.matches.note else note
 
 
 def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:

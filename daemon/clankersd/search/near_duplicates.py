@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from itertools import chain
 
 from clankersd.index.tokenize import WORD
-from clankersd.search.ranking import Candidate
+from clankersd.search.ranking import COLLAPSED_SOURCES, Candidate
 from clankersd.search.rows import R
 
 MIN_SHARED_WORDS = 0.8
@@ -24,8 +24,11 @@ MAX_COMPARED_CHARACTERS = 1_000
 COMPARED_PER_HIT = 4
 """Candidates that are compared for each hit of the pages up to the wanted one."""
 
+MAX_PAIRWISE = 64
+"""Candidates up to which every pair is compared; of more, only pairs with a rare word in common."""
+
 NO_WORD = sys.maxsize
-"""Stands for the words of a text without any."""
+"""Stands for the rarest words of a text without any, and of every text while all pairs are compared."""
 
 _WORD_CHARACTERS = {
     code: chr(code).lower() if chr(code).isalnum() or chr(code) == "_" else " "
@@ -41,14 +44,15 @@ NEGATIONS = frozenset(
 
 
 def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> list[Candidate[R]]:
-    """Return the first of nearly equal messages, tool calls and files, and count the others.
+    """Return the first of nearly equal messages, tool calls, files and documents, and count the others.
 
     Only as many candidates are compared as the first `wanted` distinct ones need, and some more for the counts; those
     after them follow as they are. How a candidate fares depends only on those before it, so that pages fit together.
     """
-    # Prefix filtering: near-duplicates have one of their rarest words in common, so only such texts are compared.
     first_words = [_words(one) for one in candidates[: COMPARED_PER_HIT * wanted]]
-    frequency = Counter(chain.from_iterable(first_words))
+    # Prefix filtering: near-duplicates have one of their rarest words in common, so only such texts are compared.
+    is_filtered = len(first_words) > MAX_PAIRWISE
+    frequency = Counter(chain.from_iterable(first_words) if is_filtered else ())
     ranks = {word: rank for rank, word in enumerate(sorted(frequency, key=frequency.__getitem__))}
     distinct: list[Candidate[R]] = []
     compared: list[tuple[Candidate[R], int, set[str]]] = []
@@ -58,15 +62,17 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
         if position >= COMPARED_PER_HIT * wanted and len(distinct) > wanted:
             return distinct + candidates[position:]
         row = candidate.row
-        if not _can_collapse(candidate):
+        if row.source not in COLLAPSED_SOURCES:
             distinct.append(candidate)
             continue
         words = first_words[position] if position < len(first_words) else _words(candidate)
-        length = len(row.text)
+        length = row.shown_length
         by_word = by_kind.setdefault((row.source, row.role, row.tool_id is None), {})
-        # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
-        rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
-        prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(words) + 1e-9) + 1] or [NO_WORD]
+        prefix = [NO_WORD]
+        if is_filtered and words:
+            # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
+            rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
+            prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(words) + 1e-9) + 1]
         for other in sorted({other for word in prefix for other in by_word.get(word, ())}):
             first, other_length, other_words = compared[other]
             is_as_long = MIN_LENGTH_RATIO * max(length, other_length) <= min(length, other_length)
@@ -81,13 +87,9 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
     return distinct
 
 
-def _can_collapse(candidate: Candidate[R]) -> bool:
-    return candidate.row.source in ("sessions", "memory")
-
-
 def _words(candidate: Candidate[R]) -> set[str]:
     """Return the distinct words of the text's beginning."""
-    beginning = candidate.row.text[:MAX_COMPARED_CHARACTERS]
+    beginning = candidate.row.shown_text[:MAX_COMPARED_CHARACTERS]
     if beginning.isascii():
         return set(beginning.translate(_WORD_CHARACTERS).split())
     return set(WORD.findall(beginning.lower().replace("'", "").replace("’", "")))

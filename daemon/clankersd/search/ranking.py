@@ -1,6 +1,7 @@
 """Ranking: fuse the scores of keyword and vector search into one list, best first."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index.tokenize import WORD
+from clankersd.index.tokenize import WORD, searched_part
 from clankersd.search.rows import AnyRow, R, RankingRow
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
 
@@ -25,8 +26,21 @@ SHORT_TOKENS, LONG_TOKENS = 50, 150
 MIN_PHRASE_WORDS, MAX_PHRASE_CHARACTERS = 3, 1_000
 """Queries that are looked for as they are written, such as an error message."""
 
+MIN_QUOTED_WORDS = 2
+"""Words of a quotation in the query that is looked for as it is written."""
+
 PHRASE_WEIGHT = 0.5
-"""Weight of having the whole query word for word, beside a weight of 1 for the rest of the score."""
+"""Weight of having the query or its quotation word for word, beside a weight of 1 for the rest of the score."""
+
+COLLAPSED_SOURCES = frozenset({"sessions", "memory", "documents"})
+"""Sources whose results are one with a count if they have the same or nearly the same words."""
+
+_PHRASE_ENDS = " \t\r\n.,:;!?\"'`"
+_QUOTED = re.compile(
+    r"""`([^`\n]{2,300})`|"([^"\n]{2,300})"|“([^”\n]{2,300})”|«([^»\n]{2,300})»|(?<!\w)'([^'\n]{2,300})'(?!\w)"""
+)
+# A word with a digit, a sign or a capital after its beginning: E1102, parse_config, config.py, getUser, ECONNREFUSED.
+_IDENTIFIER = re.compile(r"(?=.{4})\S*(?:\w[\d_./:\\()-]|[\w.][A-Z])\S*")
 
 _DAY_MS = 86_400_000
 
@@ -141,13 +155,22 @@ def assistant_factor(row: RankingRow) -> float:
     return 1 - (1 - ASSISTANT_FACTOR) * share
 
 
-def phrase_of(query: str) -> str | None:
-    """Return a query of several words, in lower case and with single spaces, to be looked for word for word."""
-    if len(query) > 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
-        return None
-    words = query.lower().strip(" \t\r\n.,:;!?\"'`").split()
-    phrase = " ".join(words)
-    return phrase if len(words) >= MIN_PHRASE_WORDS and len(phrase) <= MAX_PHRASE_CHARACTERS else None
+def phrases_of(query: str) -> list[str]:
+    """Return what is to be looked for word for word, in lower case and with single spaces.
+
+    It is the query, if it has several words, and the longest part of it in quotation marks or backticks, if that has
+    two words or looks like an identifier.
+    """
+    phrases = []
+    if len(query) <= 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
+        words = query.lower().strip(_PHRASE_ENDS).split()
+        if len(words) >= MIN_PHRASE_WORDS and len(" ".join(words)) <= MAX_PHRASE_CHARACTERS:
+            phrases.append(" ".join(words))
+    quoted = [match[match.lastindex or 0].strip(_PHRASE_ENDS) for match in _QUOTED.finditer(searched_part(query))]
+    quoted = [part for part in quoted if len(part.split()) >= MIN_QUOTED_WORDS or _IDENTIFIER.fullmatch(part)]
+    if quoted:
+        phrases.append(" ".join(max(quoted, key=len).lower().split()))
+    return list(dict.fromkeys(phrases))
 
 
 def find_phrase(phrase: str, texts: Mapping[int, str]) -> set[int]:
@@ -242,16 +265,21 @@ def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str |
 
 
 def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
-    """Return the first of the messages, tool calls and files with the same words, and count the others."""
-    first: dict[str, Candidate[R]] = {}
+    """Return the first of the messages, tool calls, files and documents with the same words, and count the others.
+
+    A document counts as a duplicate of documents only: it was ingested to be found.
+    """
+    first: dict[tuple[bool, int, str], Candidate[R]] = {}
     distinct = []
     for candidate in candidates:
         candidate.duplicates = 0  # of an earlier call with fewer candidates
-        if candidate.row.source not in ("sessions", "memory"):
+        row = candidate.row
+        if row.source not in COLLAPSED_SOURCES:
             distinct.append(candidate)
             continue
-        text = " ".join(candidate.row.text.lower().split())
-        same = first.setdefault(text, candidate)
+        text = " ".join(row.shown_text.lower().split())
+        unseen = row.shown_length - len(row.shown_text)
+        same = first.setdefault((row.source == "documents", unseen, text), candidate)
         if same is candidate:
             distinct.append(candidate)
         else:

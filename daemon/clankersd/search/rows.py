@@ -44,6 +44,16 @@ class ChunkRow(RankingRow):
     end_line: int | None
     project: int | None
 
+    @property
+    def shown_text(self) -> str:
+        """The text that a result shows, or its beginning: two results with the same one are duplicates."""
+        return self.text
+
+    @property
+    def shown_length(self) -> int:
+        """The number of characters that a result shows."""
+        return len(self.shown_text)
+
 
 R = TypeVar("R", bound=ChunkRow)
 AnyRow = TypeVar("AnyRow", bound=RankingRow)

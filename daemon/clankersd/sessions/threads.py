@@ -34,7 +34,8 @@ from clankersd.projects import IN_PROJECT, find_project_id, require_project_id
 from clankersd.search.engine import Page, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
 from clankersd.search.limiter import takes_search_turn
-from clankersd.search.rows import CHUNK_ROWS
+from clankersd.search.near_duplicates import MAX_COMPARED_CHARACTERS
+from clankersd.search.rows import ChunkRow, RowQuery
 from clankersd.sessions import sessions
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -154,6 +155,29 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
     return stored[event.id].message
 
 
+@dataclass(slots=True)
+class _FoundRow(ChunkRow):
+    """A chunk with the beginning and the length of its message, which is what the result shows."""
+
+    message_text: str | None
+    message_length: int | None
+
+    @property
+    def shown_text(self) -> str:
+        return self.message_text or self.text
+
+    @property
+    def shown_length(self) -> int:
+        return self.message_length or len(self.text)
+
+
+_FOUND_ROWS = RowQuery(
+    _FoundRow,
+    columns=f"substr(messages.text_content, 1, {MAX_COMPARED_CHARACTERS}), length(messages.text_content)",
+    joins="LEFT JOIN messages ON messages.id = chunks.message_id",
+)
+
+
 @handles(MessageSearch)
 @takes_search_turn
 async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMessages:
@@ -177,9 +201,10 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
         query=request.query,
         embedding=request.embedding,
         filter=chunk_filter,
-        rows=CHUNK_ROWS,
+        rows=_FOUND_ROWS,
         page=Page(request.limit),
         mode=request.mode,
+        collapses=request.collapse,
         group_of=lambda row: row.message_id,
     )
     outcome = await engine.run(plan)
@@ -189,7 +214,9 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
         if candidate.row.message_id in stored:
             match = stored[candidate.row.message_id]
             score, snippet = candidate.wire_score, outcome.snippet(candidate)
-            found.append(ScoredMessage(match.message, score, snippet, match.chat_id, match.project_path))
+            found.append(
+                ScoredMessage(match.message, score, snippet, match.chat_id, match.project_path, candidate.duplicates)
+            )
     shown = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
     degraded = outcome.degraded
     if len(shown) < len(found):

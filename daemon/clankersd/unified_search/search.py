@@ -56,6 +56,10 @@ class HitRow(MemoryChunkRow):
     document_start_line: int | None
     document_end_line: int | None
 
+    @property
+    def shown_text(self) -> str:
+        return self.parent_text or self.text
+
 
 @handles(Search)
 @takes_search_turn
@@ -193,7 +197,7 @@ def _hit(outcome: SearchOutcome[HitRow], candidate: Candidate[HitRow], *, explai
         chunk_id=row.chunk_id,
         source=row.source,
         score=candidate.wire_score,
-        text=row.parent_text or row.text,
+        text=row.shown_text,
         snippet=outcome.snippet(candidate),
         created_at=row.created_at,
         ref=ref,

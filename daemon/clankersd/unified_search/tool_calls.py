@@ -8,6 +8,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
+from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import ToolHit, ToolHits, ToolSearch
 from clankersd.clock import to_ms
 from clankersd.db import Db
@@ -23,7 +24,9 @@ SCAN_SECONDS = 1.0
 """Time after which a search returns what it has found so far, with a cursor to go on."""
 
 CALLS_PER_STATEMENT = 1_000
-MAX_TERMS = 16
+MAX_TERMS = 64
+"""Distinct terms of a query; more are refused. An error message of several lines has fewer."""
+
 LEAD_CHARACTERS = 60
 TEXTS = ("tool_output", "error_message", "tool_input")
 """Columns that are searched, in the order in which a snippet is taken from them."""
@@ -40,13 +43,16 @@ _CALL = """
 
 @handles(ToolSearch)
 async def search_tool_calls(daemon: "Daemon", request: ToolSearch) -> ToolHits:
-    return await daemon.store.snapshot_read(lambda db: _scan(db, request))
+    terms = list(dict.fromkeys(request.query.split()))
+    if len(terms) > MAX_TERMS:
+        problem = f"at most {MAX_TERMS} different terms can be searched for, not {len(terms):,}"
+        raise InvalidParams(f"invalid params: {problem} - at `$.query`")
+    return await daemon.store.snapshot_read(lambda db: _scan(db, request, terms))
 
 
-def _scan(db: Db, request: ToolSearch) -> ToolHits:
+def _scan(db: Db, request: ToolSearch, terms: list[str]) -> ToolHits:
     """Read calls slice by slice until there are enough hits, none are left, or the time is over."""
     started = time.perf_counter()
-    terms = request.query.split()[:MAX_TERMS]
     conditions, params = _select(db, request)
     last = decode_cursor(request.cursor, int, str) if request.cursor else None
     hits: list[ToolHit] = []

@@ -137,6 +137,19 @@ def list_(
     help="Match words (keyword), meaning (vector) or both (hybrid).",
 )
 @click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out hits with a lower score.")
+@click.option(
+    "--vector-weight",
+    type=click.FloatRange(0, 1),
+    metavar="W",
+    help="Weight of meaning against words in a hybrid search, 0 to 1, instead of one that fits.",
+)
+@click.option(
+    "--pool",
+    type=click.IntRange(10, 1000),
+    metavar="N",
+    help="Rank the best N candidates of keyword search and of vector search.  [default: 150]",
+)
+@click.option("--no-rerank", is_flag=True, help="Do not ask the reranker, if one is configured.")
 @click.option("--explain", is_flag=True, help="Show the components of each score.")
 @common_options
 def search(
@@ -148,6 +161,9 @@ def search(
     limit: int,
     mode: Mode,
     min_score: float,
+    vector_weight: float | None,
+    pool: int | None,
+    no_rerank: bool,
     explain: bool,
     **filters: Any,
 ) -> None:
@@ -169,6 +185,9 @@ def search(
         limit=limit,
         mode=mode,
         min_score=min_score,
+        vector_weight=vector_weight,
+        pool=pool,
+        rerank=not no_rerank,
         explain=explain,
         **filter_fields(ctl, filters),
     )

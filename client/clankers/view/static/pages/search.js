@@ -270,7 +270,7 @@ function hitRow(hit) {
     { class: "facts" },
     place && h("span", {}, place),
     h("span", {}, time(hit.createdAt)),
-    hit.duplicates ? h("span", {}, `and ${hit.duplicates} more with the same text`) : null,
+    hit.duplicates ? h("span", {}, `and ${number(hit.duplicates)} more with nearly the same text`) : null,
   );
   const body = h("span", { class: "snippet" }, marked(hit.snippet || hit.text.slice(0, 300)));
   const openable = page !== "search";
