@@ -719,10 +719,12 @@ def test_recall_whose_search_ran_out_of_time_says_so(home: Path) -> None:
 def test_recall_does_not_call_a_long_prompt_or_a_large_project_incomplete(history: RawConnection) -> None:
     for number in range(200):
         message(history, "old-1", f"x-{number}", "user", f"exporter {number}", number)
+    many_words = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
+    message(history, "old-1", "many", "user", many_words, 200)
     settled(history)
     long_prompt = "the invoice exporter " + " ".join(f"word{number}" for number in range(200))
     eventually(lambda: history.call("search", query="exporter")["degraded"] is None, "everything is in memory")
-    for asked in ("where is the invoice exporter?", long_prompt):
+    for asked in ("where is the invoice exporter?", many_words, long_prompt):
         assert (
             history.call("search", query=asked, limit=100, pool=50, project=PROJECT, collapse=False)["degraded"]
             is not None
