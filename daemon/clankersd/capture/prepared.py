@@ -161,8 +161,9 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
             params |= {"summary": redact(strip_continuation_orders(event.summary))[0], "at": event.at}
         case FirstPrompt():
             prompt = redact(event.prompt)[0]
-            # Only the beginning is split into words: a prompt may have megabytes.
-            title = " ".join(prompt.lstrip()[: MAX_TITLE_CHARACTERS * 100].split())[:MAX_TITLE_CHARACTERS]
+            # Only the beginning is split, and only into words that the title has room for: a prompt may have megabytes.
+            words = prompt.lstrip()[: MAX_TITLE_CHARACTERS * 100].split(maxsplit=MAX_TITLE_CHARACTERS)
+            title = " ".join(words[:MAX_TITLE_CHARACTERS])[:MAX_TITLE_CHARACTERS]
             params |= {"prompt": prompt, "title": title, "at": event.at}
         case SessionInactive() | SessionTotals():
             pass

@@ -26,6 +26,8 @@ _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _HUMP = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z]+[a-z])")
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,}")
 _CJK_RUN = re.compile(f"[{CJK}]+")
+_SPACES_AND_OTHERS = bytes(ord(" " if chr(code).isspace() else "x") for code in range(256))
+"""Translation of ASCII text: white space into spaces, everything else into an x."""
 _LIST_MARKER = re.compile(r"\s*\d{1,3}[.)]\s")
 
 # "may" is missing because it is a month as well. The tokenizer splits "don't" and "it's", so their parts are listed.
@@ -43,8 +45,9 @@ STOP_WORDS = frozenset(
 
 def count_words(text: str) -> int:
     """Estimate the number of words in a text; a CJK character counts as one."""
-    words = len(text.split())
-    return max(1, words if text.isascii() else words + sum(map(len, _CJK_RUN.findall(text))))
+    if text.isascii():  # counted without a list of them, which takes three times as long
+        return max(1, (b" " + text.encode()).translate(_SPACES_AND_OTHERS).count(b" x"))
+    return max(1, len(text.split()) + sum(map(len, _CJK_RUN.findall(text))))
 
 
 def other_forms(text: str) -> str:
