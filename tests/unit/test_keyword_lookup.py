@@ -1,14 +1,16 @@
 """Lookup of a query's terms: the chunks of the scope, whether their places are in memory or in the database."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
+import anyio
 import apsw
 import numpy
 import pytest
 
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.search import chunk_table, keyword, term_index
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
 from clankersd.search.keyword import KeywordLookup, KeywordMatches, Term, TermMatches, rarest_matches
@@ -172,6 +174,70 @@ def test_lookup_that_is_interrupted_anywhere_and_run_again_finds_every_word(
     assert [one.term for one in lookup.matches.terms] == [one.term for one in expected.terms]
     assert lookup.matches.places.chunks.tolist() == expected.places.chunks.tolist()
     assert lookup.matches.stems == expected.stems
+
+
+def count_slices(db: Db, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(keyword, "SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(keyword, "BRIEF_SLICE_SECONDS", 1e-9)
+    index = TermIndex()
+    index.chunks.attach(db)
+    lookup = KeywordLookup("alpha beta gamma", index, everything())
+    slices = 0
+    while not lookup.is_done:
+        lookup.run_slice(db)
+        slices += 1
+    assert lookup.matches.places.chunks.tolist() == [1, 2, 3, 4, 6]
+    return slices
+
+
+def test_a_slice_ends_early_while_a_commit_waits(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert count_slices(db, monkeypatch) == 1
+    db.waiting_commits = ["a commit"]
+    assert count_slices(db, monkeypatch) == 7  # the scope, the terms, three lookups, the best chunks and their places
+
+
+class _StoreOf:
+    """Runs reads on a database, in the thread of the event loop."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+
+    async def read_for_search(self, query: Callable[[Db], Any], seconds: float) -> Any:
+        return query(self._db)
+
+
+class _NothingFirst:
+    def __init__(self) -> None:
+        self.is_over = anyio.Event()
+
+    def read(self, db: Db) -> None:
+        pass
+
+
+def test_the_best_of_many_matches_are_chosen_beside_the_connection(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events wait for the connection's thread, so nothing that needs no database runs there for long."""
+    monkeypatch.setattr(keyword, "MAX_CHOSEN_IN_SLICE", 2)
+    threads = []
+
+    def choose(terms: list[TermMatches], last: int) -> tuple[Any, int]:
+        threads.append(threading.current_thread())
+        return rarest_matches(terms, last)
+
+    monkeypatch.setattr(keyword, "rarest_matches", choose)
+    index = TermIndex()
+    index.chunks.attach(db)
+
+    async def run(query: str) -> list[int]:
+        lookup = KeywordLookup(query, index, everything())
+        await lookup.run(cast(Store, _StoreOf(db)), anyio.current_time() + 60, _NothingFirst())
+        chunks: list[int] = lookup.matches.places.chunks.tolist()
+        return chunks
+
+    assert anyio.run(run, "alpha gamma") == [1, 2, 3, 4, 6]
+    assert anyio.run(run, "beta") == [1, 3]
+    of_many, of_few = threads
+    assert of_many is not threading.main_thread()
+    assert of_few is threading.main_thread()
 
 
 def add_chat(db: Db, *texts: str) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import importlib.util
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +72,9 @@ class Db:
 
     is_shared = False
     """True if other daemons write to the same tables."""
+
+    waiting_commits: Sized = ()
+    """Commits that wait for the connection's thread; none on a connection that only reads."""
 
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw
@@ -178,17 +181,17 @@ class _TaskQueue:
 
     def __init__(self) -> None:
         self._ready: SimpleQueue[None] = SimpleQueue()
-        self._urgent: deque[Any] = deque()
+        self.urgent: deque[Any] = deque()
         self._others: deque[Any] = deque()
 
     def put_nowait(self, task: Any, urgent: bool = False) -> None:
-        (self._urgent if urgent else self._others).append(task)
+        (self.urgent if urgent else self._others).append(task)
         self._ready.put(None)
 
     def get(self) -> Any:
         self._ready.get()
         try:
-            return self._urgent.popleft()
+            return self.urgent.popleft()
         except IndexError:
             return self._others.popleft()
 
@@ -233,7 +236,9 @@ class Connection(aiosqlite.Connection):
 
     def make_db(self) -> Db:
         """Return the connection as features see it."""
-        return Db(self._conn)  # type: ignore[arg-type]
+        db = Db(self._conn)  # type: ignore[arg-type]
+        db.waiting_commits = self._tasks.urgent
+        return db
 
 
 @dataclass

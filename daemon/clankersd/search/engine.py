@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import structlog
 
@@ -389,6 +390,7 @@ class SearchEngine:
         """Order everything that was found, best first."""
         plan = run.plan
         turn_scores = await in_thread_if(numpy_if_available() is None, score_turns, run.keywords, 2 * plan.pool_size)
+        await anyio.lowlevel.checkpoint()  # each step takes a millisecond or two, and events wait for no more than one
         if turn_scores:
             run.match_count = len(turn_scores.chunks)
         fusion = Fusion(
@@ -404,6 +406,7 @@ class SearchEngine:
             run.speakers,
         )
         ranking = await fusion.rank()
+        await anyio.lowlevel.checkpoint()
         exact = await self._find_exact(run, ranking)
         if isinstance(ranking, ColumnRanking):
             by_column = ranking.with_phrases(exact) if exact else ranking

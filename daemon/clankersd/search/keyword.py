@@ -56,7 +56,11 @@ MAX_SCOPE_SHARE = 0.9
 
 CHUNKS_PER_SLICE = 1_000
 SLICE_SECONDS = 0.003
-"""Time for which one query may hold the connection before others get their turn."""
+BRIEF_SLICE_SECONDS = 0.001
+"""Time for which one query may hold the connection before others get their turn; the second if a commit waits."""
+
+MAX_CHOSEN_IN_SLICE = 20_000
+"""Matches of all terms up to which the chunks to be scored are chosen in a slice, and else in a thread of their own."""
 
 TIMEOUT_NOTE = "time ran out before all words were looked up"
 
@@ -299,6 +303,8 @@ class KeywordLookup:
             if seconds <= 0:
                 self.matches.problem = TIMEOUT_NOTE
                 break
+            if self._chunks is None and self._is_looked_up and self._has_many_matches:
+                self._chunks = await anyio.to_thread.run_sync(self._best_chunks)  # events would wait for it in a slice
             await store.read_for_search(self.run_slice, seconds)
 
     def find_prefixes(self, db: Db, words: Iterable[str]) -> dict[str, Any]:
@@ -331,25 +337,35 @@ class KeywordLookup:
 
     def run_slice(self, db: Db) -> None:
         """Look up terms for SLICE_SECONDS: one trip to the connection's thread for each term would cost more."""
-        end = time.monotonic() + SLICE_SECONDS
-        while not self.is_done and time.monotonic() < end:
+        began = time.monotonic()
+        seconds = 0.0
+        while not self.is_done and seconds < (BRIEF_SLICE_SECONDS if db.waiting_commits else SLICE_SECONDS):
             if self._scope is None:
                 self._scope = Scope.find(db, self._filter, self._index.chunks)
             elif self._terms is None:
                 self._terms = self._known_terms(db)
-            elif self._terms and self._needs_terms:
+            elif not self._is_looked_up:
                 if self._look_up(db, *self._terms[0]):
                     self._terms.popleft()
             elif self._chunks is None:
+                if self._has_many_matches:
+                    return
                 self._chunks = self._best_chunks()
             else:
                 self._add_places(db, self._chunks[0])
                 self._chunks.popleft()
+            seconds = time.monotonic() - began
 
     @property
-    def _needs_terms(self) -> bool:
-        looked_up = self._term_count - len(self._terms or ())
-        return len(self._found) < MAX_TERMS and looked_up < MAX_LOOKUPS
+    def _is_looked_up(self) -> bool:
+        if self._terms is None:
+            return False
+        looked_up = self._term_count - len(self._terms)
+        return not self._terms or len(self._found) >= MAX_TERMS or looked_up >= MAX_LOOKUPS
+
+    @property
+    def _has_many_matches(self) -> bool:
+        return sum(len(one.chunks) for one in self._found.values()) > MAX_CHOSEN_IN_SLICE
 
     def _known_terms(self, db: Db) -> deque[tuple[int, Term]]:
         """The terms that occur anywhere, rarest first, each with its position in the query."""
