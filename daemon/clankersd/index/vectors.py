@@ -34,12 +34,18 @@ VECTORS_PER_READ = 1_000
 ROWS_PER_BLOCK = 1 << 16
 """The kernel holds the interpreter lock for one block, which is less than a millisecond."""
 
+SAMPLED_ROWS = 4_096
+"""Rows of a block whose scores give a first lower bound: the best of some rows are not above the best of all."""
+
 IDS_PER_PAGE = 1 << 16
 MAX_FIXED_POINT = 127 * 256 + 127
 """Largest number of 16 bits whose high byte, rounded to the nearest, fits into 8 bits."""
 
 ScoredChunks = list[tuple[int, float]]
 """Chunk ids with their similarity, most similar first."""
+
+FixedPoint = tuple[Any, tuple[Any, Any]]
+"""Vectors as 16-bit numbers: an array of scales, and the high and low bytes as two matrices."""
 
 LabelledVector = tuple[int, bytes, str, int]
 """A chunk's id, its vector, its label and the number of its project, which is 0 for none."""
@@ -283,11 +289,11 @@ class Mirror:
         """Return the `k` nearest of the chunks in these rows."""
         import numpy as np
 
+        fixed = _fixed_point(query[None])
         if sum(len(rows) for _, _, rows in parts) <= MAX_RANKED_DIRECTLY:
-            return self._rank(
-                query, np.concatenate([np.zeros(0, np.int64), *(start + rows for start, _, rows in parts)]), k
-            )
-        scale, (high, _) = _fixed_point(query[None])
+            rows = np.concatenate([np.zeros(0, np.int64), *(start + rows for start, _, rows in parts)])
+            return self._rank(fixed, rows, k)
+        scale, (high, _) = fixed
         # Scores are cosines divided by the weight of two high bytes; the error of a score is that of both roundings.
         error = ROUNDING_ERROR * 256 * math.hypot(scale[0], self._scale_sum / self._size) / (65536 * scale[0])
         best_rows, best_scores, worst = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
@@ -296,6 +302,9 @@ class Mirror:
                 scores = _dot(high, block.high[: len(rows)])[0] * block.scales[: len(rows)]
             else:
                 scores = _dot(high, block.high.take(rows, axis=0))[0] * block.scales[rows]
+            if worst == -np.inf and len(scores) >= k:
+                sample = scores[:: max(1, len(scores) // max(SAMPLED_ROWS, k))]
+                worst = np.partition(sample, -k)[-k] - MAX_ERRORS * error
             better = np.flatnonzero(scores > worst)
             best_rows = np.append(best_rows, start + rows[better])
             best_scores = np.append(best_scores, scores[better])
@@ -305,17 +314,17 @@ class Mirror:
                 if len(kept) > MAX_CANDIDATES + k:
                     kept = np.argpartition(best_scores, -MAX_CANDIDATES - k)[-MAX_CANDIDATES - k :]
                 best_rows, best_scores = best_rows[kept], best_scores[kept]
-        return self._rank(query, np.sort(best_rows), k)
+        return self._rank(fixed, np.sort(best_rows), k)
 
     def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
         """Return the similarity of each of these chunks that has a vector."""
-        return dict(self._rank(query, self._rows_of(ids)))
+        return dict(self._rank(_fixed_point(query[None]), self._rows_of(ids)))
 
     def compare(self, queries: "Sequence[Vector]", ids: Any) -> Any:
         """Return the similarity of each of these chunks, an array, to each query, by row; NaN for no vector."""
         import numpy as np
 
-        return self._products(np.stack(queries), self._find_rows(ids))
+        return self._products(_fixed_point(np.stack(queries)), self._find_rows(ids))
 
     def eligible(self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]) -> list[BlockRows]:
         """Return the eligible rows by block, as `nearest` takes them."""
@@ -339,38 +348,42 @@ class Mirror:
                 parts.append((start, block, rows))
         return parts
 
-    def _rank(self, query: Vector, rows: Any, k: int | None = None) -> ScoredChunks:
+    def _rank(self, query: FixedPoint, rows: Any, k: int | None = None) -> ScoredChunks:
         """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
         import numpy as np
 
-        [similarities] = self._products(query[None], rows)
+        [similarities] = self._products(query, rows)
         order = np.argsort(-similarities, kind="stable")[: np.count_nonzero(similarities == similarities)][:k]
         rows, ids = rows[order], np.zeros(len(order), np.int64)
         for block, places, own in self._by_block(rows):
             ids[places] = block.ids[own]
         return list(zip(ids.tolist(), similarities[order].tolist(), strict=True))
 
-    def _products(self, queries: Any, rows: Any) -> Any:
+    def _products(self, queries: FixedPoint, rows: Any) -> Any:
         """Return the similarity of each of these rows to each query; NaN for one that was removed, and for -1."""
         import numpy as np
 
-        scale, (high, low) = _fixed_point(queries)
-        both, count = np.concatenate((high, low)), len(queries)
+        scales, (high, low) = queries
+        both, count = np.concatenate((high, low)), len(high)
         similarities = np.full((count, len(rows)), np.nan)
         for block, places, own in self._by_block(rows):
+            by_high = _dot(both, block.high.take(own, axis=0))
+            by_low = _dot(both, block.low.take(own, axis=0))
+            products = (by_high[:count] * 256 + by_high[count:] + by_low[:count]) * 256 + by_low[count:]
+            products *= block.scales[own] * scales[:, None]
             is_alive = block.alive[own]
             if not is_alive.all():
-                places, own = places[is_alive], own[is_alive]
-            by_high = _dot(both, block.high.take(own, axis=0)).astype(np.float64)
-            by_low = _dot(both, block.low.take(own, axis=0))
-            products = by_high[:count] * 65536 + (by_high[count:] + by_low[:count]) * 256 + by_low[count:]
-            similarities[:, places] = products * (block.scales[own] * scale[:, None].astype(np.float64))
+                products[:, ~is_alive] = np.nan
+            similarities[:, places] = products
         return similarities
 
     def _by_block(self, rows: Any) -> Iterator[tuple[_Block, Any, Any]]:
         """Yield each block that has some of the rows, their places in the array, and their rows in the block."""
         import numpy as np
 
+        if len(self._blocks) == 1 and len(rows) and rows.min() >= 0:
+            yield self._blocks[0], slice(None), rows
+            return
         numbers = rows // ROWS_PER_BLOCK
         for number, block in enumerate(self._blocks):
             places = np.flatnonzero(numbers == number)
@@ -420,7 +433,8 @@ def _fitting(block: _Block, used: int, tests: list[tuple[Any, frozenset[int] | N
     import numpy as np
 
     if not tests or any(projects is None and is_chosen.all() for is_chosen, projects in tests):
-        return np.flatnonzero(block.alive[:used].copy())  # rows may be removed meanwhile
+        alive = block.alive[:used].copy()  # rows may be removed meanwhile
+        return np.arange(used) if alive.all() else np.flatnonzero(alive)
     passing = []
     for is_chosen, projects in tests:
         if not is_chosen.any():
@@ -447,7 +461,7 @@ def _of_projects(block: _Block, used: int, projects: frozenset[int] | None) -> A
     return np.flatnonzero(np.isin(block.projects[:used], list(projects)))
 
 
-def _fixed_point(matrix: Any) -> tuple[Any, tuple[Any, Any]]:
+def _fixed_point(matrix: Any) -> FixedPoint:
     """Convert vectors to fixed point: scales, and the high and low bytes of each number."""
     import numpy as np
 
