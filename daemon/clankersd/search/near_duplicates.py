@@ -73,10 +73,11 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
             # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
             rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
             prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(words) + 1e-9) + 1]
-        for other in sorted({other for word in prefix for other in by_word.get(word, ())}):
+        shortest, longest = MIN_LENGTH_RATIO * length, length / MIN_LENGTH_RATIO
+        with_prefix = [by_word.get(word, []) for word in prefix]
+        for other in with_prefix[0] if len(prefix) == 1 else sorted(set().union(*with_prefix)):
             first, other_length, other_words = compared[other]
-            is_as_long = MIN_LENGTH_RATIO * max(length, other_length) <= min(length, other_length)
-            if is_as_long and _is_near_duplicate(other_words, words):
+            if shortest <= other_length <= longest and _is_near_duplicate(other_words, words):
                 first.duplicates += 1 + candidate.duplicates
                 break
         else:
@@ -96,13 +97,17 @@ def _words(candidate: Candidate[R]) -> set[str]:
 
 
 def _is_near_duplicate(one: set[str], other: set[str]) -> bool:
-    if len(one) < MIN_SHARED_WORDS * len(other) or len(other) < MIN_SHARED_WORDS * len(one):
+    fewer, more = (one, other) if len(one) <= len(other) else (other, one)
+    # Texts that have nothing in common run out of words that may be missing long before all words are compared.
+    missing = len(fewer) - (len(one) + len(other)) * MIN_SHARED_WORDS / (1 + MIN_SHARED_WORDS) + 1e-9
+    if missing < 0:
         return False
-    shared = len(one & other)
-    every = len(one) + len(other) - shared
-    if shared < MIN_SHARED_WORDS * every:
-        return False
-    return every > SHORT_WORDS or not changes_meaning(one ^ other)
+    for word in fewer:
+        if word not in more:
+            missing -= 1
+            if missing < 0:
+                return False
+    return len(one | other) > SHORT_WORDS or not changes_meaning(one ^ other)
 
 
 def changes_meaning(unshared: AbstractSet[str]) -> bool:

@@ -32,6 +32,9 @@ MIN_QUOTED_WORDS = 2
 PHRASE_WEIGHT = 0.5
 """Weight of having the query or its quotation word for word, beside a weight of 1 for the rest of the score."""
 
+BEGINNING_WORDS = 8
+"""Words at the beginning of texts that tell most of them apart."""
+
 COLLAPSED_SOURCES = frozenset({"sessions", "memory", "documents"})
 """Sources whose results are one with a count if they have the same or nearly the same words."""
 
@@ -269,22 +272,26 @@ def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
 
     A document counts as a duplicate of documents only: it was ingested to be found.
     """
-    first: dict[tuple[bool, int, str], Candidate[R]] = {}
-    distinct = []
+    by_beginning: dict[tuple[str, ...], list[Candidate[R]]] = {}
     for candidate in candidates:
         candidate.duplicates = 0  # of an earlier call with fewer candidates
-        row = candidate.row
-        if row.source not in COLLAPSED_SOURCES:
-            distinct.append(candidate)
+        if candidate.row.source in COLLAPSED_SOURCES:
+            beginning = candidate.row.shown_text.split(maxsplit=BEGINNING_WORDS)[:BEGINNING_WORDS]
+            by_beginning.setdefault(tuple(map(str.lower, beginning)), []).append(candidate)
+    repeated: set[Candidate[R]] = set()
+    for alike in by_beginning.values():
+        if len(alike) == 1:  # most texts, which need not be compared
             continue
-        text = " ".join(row.shown_text.lower().split())
-        unseen = row.shown_length - len(row.shown_text)
-        same = first.setdefault((row.source == "documents", unseen, text), candidate)
-        if same is candidate:
-            distinct.append(candidate)
-        else:
-            same.duplicates += 1
-    return distinct
+        first: dict[tuple[bool, int, str], Candidate[R]] = {}
+        for candidate in alike:
+            row = candidate.row
+            text = " ".join(row.shown_text.lower().split())
+            unseen = row.shown_length - len(row.shown_text)
+            same = first.setdefault((row.source == "documents", unseen, text), candidate)
+            if same is not candidate:
+                same.duplicates += 1
+                repeated.add(candidate)
+    return [candidate for candidate in candidates if candidate not in repeated]
 
 
 def _jaccard(one: set[str], other: set[str]) -> float:
