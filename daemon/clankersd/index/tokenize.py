@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from clankersd.index.chunker import CJK
 
@@ -77,17 +78,17 @@ def query_words(query: str) -> list[str]:
     Names in a path and parts of snake_case and camelCase names are words of their own; CJK text is split into bigrams.
     Of more than MAX_QUERY_WORDS words, the first and the last are returned. Numbers in a pasted log are left out.
     """
-    words, _ = _distinct_words(query)
+    words, _ = _distinct_words(searched_part(query))
     if len(words) > MAX_QUERY_WORDS:
-        return words[: MAX_QUERY_WORDS - LAST_QUERY_WORDS] + words[-LAST_QUERY_WORDS:]
-    return words
+        words = words[: MAX_QUERY_WORDS - LAST_QUERY_WORDS] + words[-LAST_QUERY_WORDS:]
+    return list(words)
 
 
 def describe_dropped_words(query: str) -> str | None:
     """Return a note about the words of a query that are not searched for; None if all are."""
     if len(query) < 2 * MAX_WORDS_WITH_NUMBERS:  # words have at least one character, and something between them
         return None
-    words, number_count = _distinct_words(query)
+    words, number_count = _distinct_words(searched_part(query))
     notes = []
     if len(query) > MAX_QUERY_CHARS:
         notes.append(f"of {len(query):,} characters the first and last {MAX_QUERY_CHARS // 2:,} were read")
@@ -107,9 +108,10 @@ def searched_part(query: str) -> str:
     return f"{query[: MAX_QUERY_CHARS // 2]} {query[-MAX_QUERY_CHARS // 2 :]}"
 
 
-def _distinct_words(query: str) -> tuple[list[str], int]:
+@lru_cache(maxsize=4)  # a search splits its query several times
+def _distinct_words(text: str) -> tuple[tuple[str, ...], int]:
     """Return the distinct words of a query that can be searched for, and how many numbers were left out."""
-    text = searched_part(query).replace("\x00", " ")
+    text = text.replace("\x00", " ")
     # Some file systems write a letter and its accent as two characters.
     text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}
@@ -121,10 +123,10 @@ def _distinct_words(query: str) -> tuple[list[str], int]:
         if _HUMP.search(rest):
             forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
         words.update(dict.fromkeys(forms))
-    chosen = [word for word in words if word not in STOP_WORDS] or list(words)
+    chosen = tuple(word for word in words if word not in STOP_WORDS) or tuple(words)
     if len(chosen) <= MAX_WORDS_WITH_NUMBERS:
         return chosen, 0
-    without_numbers = [word for word in chosen if not _NUMBER.fullmatch(word)]
+    without_numbers = tuple(word for word in chosen if not _NUMBER.fullmatch(word))
     number_count = len(chosen) - len(without_numbers)
     if not without_numbers or not number_count or not _looks_like_log(text, number_count / len(chosen)):
         return chosen, 0

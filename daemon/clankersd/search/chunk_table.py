@@ -217,6 +217,8 @@ class ChunkTable:
         if columns is not None:
             labels = self.fitting_labels(chunking, lambda _: True)
             for part in self._turns:
+                if not len(part.keys):
+                    continue
                 missing = np.flatnonzero(found == 0)
                 found[missing] = part.find_chunks(turns[missing], lambda chunks: labels[columns.labels[chunks]])
         return found

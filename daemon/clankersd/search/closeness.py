@@ -76,7 +76,9 @@ def word_weight(frequency: int, chunk_count: int) -> float:
 
 def measure(text: str, weights: Mapping[str, float], cosine: float | None) -> Closeness:
     """Measure a text; `weights` are the weights of the query's words by their stems."""
-    heaviest = sorted(weights, key=lambda stem: -weights[stem])[:MAX_WORDS]
+    heaviest = list(weights)
+    if len(heaviest) > MAX_WORDS:
+        heaviest = sorted(weights, key=lambda stem: -weights[stem])[:MAX_WORDS]
     total = sum(weights[stem] for stem in heaviest)
     matching = sum(weights[stem] for stem in matching_stems(text, heaviest))
     return Closeness(matching / total if total else 0.0, cosine)

@@ -46,9 +46,9 @@ class ColumnRanking:
     def has_memories(self) -> bool:
         return bool(self.table.of_source(self.chunks, "memories").any())
 
-    def keyword_matches(self) -> list[int]:
-        """Return the chunks that have a keyword score, best first."""
-        return self.chunks[self.keywords > 0].tolist()  # type: ignore[no-any-return]
+    def keyword_matches(self) -> Any:
+        """Return the chunks that have a keyword score, best first, as an array."""
+        return self.chunks[self.keywords > 0]
 
     def with_phrases(self, exact: AbstractSet[int]) -> "ColumnRanking":
         """Return the ranking with raised scores of the chunks that have the query word for word, as `raise_phrases`."""

@@ -60,13 +60,14 @@ POOL_SIZE = 150
 
 MAX_POOL_SIZE = 1000
 MAX_COMPARED = 50
-"""Best candidates whose texts are searched for a phrase of the query; more are only made if they are needed."""
+"""Best candidates whose texts are searched for a phrase of the query."""
 
 MAX_NEIGHBOURS = 4096
 """The most neighbours that vec0 returns."""
 
 MIN_LOADED_CANDIDATES = 32
-"""Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them."""
+"""Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them. More of the ranking
+become candidates only if they are needed."""
 
 MAX_COMPARED_INLINE = 100
 """Candidates up to which duplicates and diversity are computed on the event loop; more of them in a thread."""
@@ -410,7 +411,7 @@ class SearchEngine:
         exact = await self._find_exact(run, ranking)
         if isinstance(ranking, ColumnRanking):
             by_column = ranking.with_phrases(exact) if exact else ranking
-            candidates: list[Candidate[Any]] = by_column.candidates(0, MAX_COMPARED)
+            candidates: list[Candidate[Any]] = by_column.candidates(0, MIN_LOADED_CANDIDATES)
             remaining: ColumnRanking | None = by_column
         else:
             candidates, remaining = list(ranking), None
@@ -420,7 +421,7 @@ class SearchEngine:
         reranks = plan.rerank and self.reranking.is_configured
         has_memories = plan.adjust_score is not None and remaining is not None and remaining.has_memories
         if remaining and (reranks or plan.half_life_days or plan.expand or plan.diversity or has_memories):
-            candidates += remaining.candidates(MAX_COMPARED)
+            candidates += remaining.candidates(MIN_LOADED_CANDIDATES)
             remaining = None
         if reranks:
             judged = await self._load(plan, candidates[: self.reranking.settings.candidates])
@@ -440,7 +441,10 @@ class SearchEngine:
             matches = ranking.keyword_matches()
         else:
             matches = [one.row.id for one in ranking if one.is_keyword_match]
-        likely = {phrase: run.keywords.chunks_with_phrase(phrase, matches)[:MAX_COMPARED] for phrase in phrases}
+        likely = {
+            phrase: list(map(int, run.keywords.chunks_with_phrase(phrase, matches)[:MAX_COMPARED]))
+            for phrase in phrases
+        }
         params = {"ids": json.dumps(sorted({chunk for chunks in likely.values() for chunk in chunks}))}
         if not any(likely.values()):
             return set()
@@ -475,7 +479,7 @@ class SearchEngine:
         loaded: list[Candidate[R]] = []
         while True:
             if remaining and len(scored) < count:
-                scored += remaining.candidates(MAX_COMPARED)
+                scored += remaining.candidates(MIN_LOADED_CANDIDATES)
                 remaining = None
             loaded += await self._load(plan, scored[:count])
             scored = scored[count:]

@@ -160,8 +160,8 @@ class KeywordMatches:
         total = sum(self.weights.values())
         return min(1.0, found / total) if total else 0.0
 
-    def chunks_with_phrase(self, phrase: str, chunks: list[int]) -> list[int]:
-        """Return those of the chunks that can have a phrase of the query word for word, in their order.
+    def chunks_with_phrase(self, phrase: str, chunks: Any) -> Any:
+        """Return those of the chunks, an array or a list, that can have a phrase of the query word for word, in order.
 
         Its first and last word may be parts of words in the text; all others occur as they are.
         """

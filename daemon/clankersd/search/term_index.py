@@ -104,14 +104,15 @@ class Postings:
         total = int(ends[-1]) if len(ends) else 0
         return counts, self.offsets[np.arange(total) + np.repeat(starts - (ends - counts), counts)]
 
-    def find(self, chunks: list[int]) -> list[int]:
-        """Return those of the chunks in which the term occurs."""
+    def find(self, chunks: Any) -> Any:
+        """Return those of the chunks in which the term occurs: of an array of numpy an array, else a list."""
         numpy = numpy_if_available()
         if numpy is None:
             return [chunk for chunk in chunks if chunk in self.chunks]
-        wanted = numpy.array(chunks, numpy.int32)
+        wanted = numpy.asarray(chunks, numpy.int32)
         positions = numpy.minimum(numpy.searchsorted(self.chunks, wanted), len(self.chunks) - 1)
-        return wanted[self.chunks[positions] == wanted].tolist()  # type: ignore[no-any-return]
+        found = wanted[self.chunks[positions] == wanted]
+        return found if isinstance(chunks, numpy.ndarray) else found.tolist()
 
     def until(self, last: int) -> "Postings":
         """Return the postings of the chunks up to `last`."""

@@ -100,7 +100,7 @@ class VectorSearch:
         self._index = index
         self._queue = queue
         self._start_task = start_task
-        self._centres: dict[str, tuple[float, Vector | None]] = {}
+        self._centres: dict[tuple[Any, ...], tuple[float, Vector | None]] = {}
 
     @property
     def embedder(self) -> Embedder | None:
@@ -274,8 +274,8 @@ class VectorSearch:
         """Return the mean vector of the chunks that pass the filter, from a sample, cached; None if they are few."""
         live = self._index.live
         assert live is not None
-        params = {name: value for name, value in chunk_filter.params.items() if name != "now"}  # or no key occurs twice
-        key = json.dumps([live.id, chunk_filter.ids, params], sort_keys=True, default=str)
+        params = frozenset(one for one in chunk_filter.params.items() if one[0] != "now")  # or no key occurs twice
+        key = live.id, chunk_filter.ids, params
         now = anyio.current_time()
         if key in self._centres and self._centres[key][0] > now:
             return self._centres[key][1]
