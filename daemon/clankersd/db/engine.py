@@ -275,6 +275,13 @@ class Engine(ABC):
         """Return the reason why backups are made without the index; None if they have it."""
         return None
 
+    async def keep_full_text_fast(self, store: "Store") -> list[str]:
+        """Rewrite the full-text indexes that deleted texts have made slow, and return their names.
+
+        A server does that by itself.
+        """
+        return []
+
     @abstractmethod
     async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
         """Erase what deleting leaves behind in the files of the database."""

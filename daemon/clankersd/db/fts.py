@@ -1,14 +1,28 @@
 """FTS5 tables that mirror another table: merge them, and rebuild damaged ones."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clankersd.db.engine import CHUNK_TEXTS
 
 if TYPE_CHECKING:
     from clankersd.db.connection import Db
+    from clankersd.db.store import Store
 
 MERGE_UNFINISHED_CHANGES = 2
 """Changes that FTS5 counts for a merge that wrote something."""
+
+PAGES_PER_STEP = 32
+"""Pages that a step of a merge writes, which events wait for."""
+
+MAX_TOMBSTONE_BYTES = 4_000
+"""Size of the hash tables of deleted rows, 8 bytes a row, above which a table is merged. Every row that is read is
+looked up there, in a list that is as long as a run of deleted ids: after a session of 1,000 messages was deleted, to
+look up a word took thirty times as long."""
+
+_FIRST_TOMBSTONE = 65_537 << 37
+"""Least id of a page of deleted rows in the data of an FTS5 table: the number of the segment, from 1 on, and 2^16 are
+above 37 bits for the page."""
 
 
 def list_tables(db: "Db") -> list[str]:
@@ -17,16 +31,31 @@ def list_tables(db: "Db") -> list[str]:
     return [row["name"] for row in db.fetch(fts)]
 
 
-def begin_merge(db: "Db", name: str) -> None:
-    """Start merging all segments of a table into one, which drops the words of deleted texts."""
-    merge(db, name, -1)
+async def merge_segments(store: "Store", name: str) -> None:
+    """Merge all segments of a table into one, which drops the words of deleted texts; events are stored in between."""
+    await store.write(partial(_merge, name=name, pages=-1), bulk=True)  # marks all segments for the merge
+    while await store.write(partial(_merge, name=name, pages=PAGES_PER_STEP), bulk=True):
+        pass
 
 
-def merge(db: "Db", name: str, pages: int) -> bool:
+async def merge_if_rows_were_deleted(store: "Store") -> list[str]:
+    """Merge the tables in which so many rows were deleted that searches are slow; return their names."""
+    slow = await store.read(lambda db: [name for name in list_tables(db) if _has_many_tombstones(db, name)])
+    for name in slow:
+        await merge_segments(store, name)
+    return slow
+
+
+def _merge(db: "Db", name: str, pages: int) -> bool:
     """Write about `pages` pages of the merged segment; return True if there is more to do."""
     before = db.raw.total_changes()
     db.execute(f"INSERT INTO {name} ({name}, rank) VALUES ('merge', :pages)", {"pages": pages})
     return db.raw.total_changes() - before >= MERGE_UNFINISHED_CHANGES
+
+
+def _has_many_tombstones(db: "Db", name: str) -> bool:
+    size = db.value(f"SELECT total(length(block)) FROM {name}_data WHERE id >= :first", {"first": _FIRST_TOMBSTONE})
+    return bool(size > MAX_TOMBSTONE_BYTES)
 
 
 def rebuild_damaged(db: "Db") -> list[str]:

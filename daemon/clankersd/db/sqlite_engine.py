@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -36,7 +35,7 @@ HASH_BYTES = 16 * 1024 * 1024
 """Memory for words before they are written out; more makes the comparison faster."""
 
 PAGES_PER_STEP = 32
-"""Pages that a step of a merge or a vacuum writes, which events wait for."""
+"""Pages that a step of a vacuum frees, which events wait for."""
 
 _INCREMENTAL = 2
 
@@ -314,13 +313,14 @@ class SqliteEngine(Engine):
 
         return back_up(db, folder, reason, is_stopped, copy)
 
+    async def keep_full_text_fast(self, store: "Store") -> list[str]:
+        return await fts.merge_if_rows_were_deleted(store)
+
     async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
         """Erase words in full-text segments, free pages, and old pages in the WAL."""
         for name in await store.read(fts.list_tables):
             await progress(0, None, f"rewriting {name}")
-            await store.write(partial(fts.begin_merge, name=name), bulk=True)
-            while await store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP), bulk=True):
-                pass
+            await fts.merge_segments(store, name)
         await store.run_exclusive(_vacuum_if_sparse)
         total = free = await store.read(_free_pages)
         while free:
