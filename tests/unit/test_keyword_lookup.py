@@ -11,9 +11,10 @@ import numpy
 import pytest
 
 from clankersd.db import Db, Store
-from clankersd.search import chunk_table, keyword, term_index
+from clankersd.search import chunk_table, keyword, scope, term_index
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
-from clankersd.search.keyword import KeywordLookup, KeywordMatches, Term, TermMatches, rarest_matches
+from clankersd.search.keyword import KeywordLookup, KeywordMatches, rarest_matches
+from clankersd.search.scope import Term, TermMatches
 from clankersd.search.term_index import Postings, TermIndex
 
 SCHEMA = """
@@ -114,7 +115,7 @@ def test_lookup_goes_on_until_enough_words_occur_in_the_scope(db: Db, monkeypatc
 def test_lookup_with_a_filter_that_passes_too_many_chunks_to_list_says_so(
     db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(keyword, "MAX_LISTED_SCOPE", 2)
+    monkeypatch.setattr(scope, "MAX_LISTED_SCOPE", 2)
     found = look_up(db, "alpha gamma", of_project().restrict("chunks.turn > 0"))
     assert found.limits == ["more than 2 chunks pass the filter, so that words were looked up in the whole store"]
     assert list(found.places.chunks) == [1, 3]

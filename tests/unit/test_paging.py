@@ -9,7 +9,7 @@ from msgspec import structs
 from clankers_protocol.memories import MemorySearch
 from clankersd.db.connection import Db
 from clankersd.db.paging import PAGE_CHARACTERS, encode_cursor, fetch_page, fit_reply
-from clankersd.search.engine import MAX_NEIGHBOURS, Page
+from clankersd.search.plan import MAX_NEIGHBOURS, Page
 
 ROWS = "SELECT value, made(:size) AS text FROM series"
 

@@ -21,9 +21,9 @@ from clankersd.db import Db, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.store import SELECT_CHUNK
-from clankersd.search.engine import Page, SearchOutcome, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
 from clankersd.search.limiter import takes_search_turn
+from clankersd.search.plan import Page, SearchOutcome, SearchPlan
 from clankersd.search.rows import ChunkRow, RowQuery
 from clankersd.wire.rpc import handles
 

@@ -12,9 +12,9 @@ from clankersd.memories.filters import memory_visibility, selection_conditions, 
 from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, to_memories
-from clankersd.search.engine import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.filters import Criteria, Visibility
 from clankersd.search.limiter import takes_search_turn
+from clankersd.search.plan import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.rows import RowQuery
 from clankersd.wire.rpc import handles
 

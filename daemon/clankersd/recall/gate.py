@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from clankersd.memories.scoring import MemoryChunkRow
 from clankersd.search.closeness import MIN_STRENGTH, Closeness, measure
-from clankersd.search.engine import SearchOutcome
+from clankersd.search.plan import SearchOutcome
 from clankersd.search.ranking import Candidate
 
 Outcome = SearchOutcome[MemoryChunkRow]

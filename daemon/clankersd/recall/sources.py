@@ -21,9 +21,10 @@ from clankersd.projects import find_project_id
 from clankersd.recall.block import Item, format_day, shorten
 from clankersd.recall.gate import Verdict, judge_memories, judge_passages
 from clankersd.recall.skip import why_trivial
-from clankersd.search.engine import POOL_SIZE, Page, SearchEngine, SearchPlan
+from clankersd.search.engine import SearchEngine
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.near_duplicates import collapse_near_duplicates
+from clankersd.search.plan import POOL_SIZE, Page, SearchPlan
 from clankersd.search.ranking import collapse_duplicates
 from clankersd.search.rows import RowQuery
 from clankersd.search.snippets import excerpt

@@ -4,26 +4,24 @@ A feature describes a search as a `SearchPlan` (what may be found, which columns
 gets a `SearchOutcome`. The engine knows nothing of the features.
 """
 
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import structlog
 
 from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
-from clankers_protocol.search import Embedding, Mode, Step
+from clankers_protocol.search import Mode
 from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.db.engine import CHUNK_TEXT
-from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.db.paging import encode_cursor
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.chunks import HAS_SPEAKER
@@ -37,6 +35,7 @@ from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_fi
 from clankersd.search.fusion import Fusion
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup, KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
+from clankersd.search.plan import MAX_NEIGHBOURS, ScoredPath, SearchOutcome, SearchPlan
 from clankersd.search.ranking import (
     Candidate,
     apply_recency,
@@ -48,22 +47,14 @@ from clankersd.search.ranking import (
     raise_phrases,
 )
 from clankersd.search.reranking import Reranking
-from clankersd.search.rows import R, RankingRow, RowQuery
-from clankersd.search.snippets import snippet
+from clankersd.search.rows import R, RankingRow
 from clankersd.search.speakers import NO_SPEAKERS, Speakers, find_speakers, possible_names, without_names
 from clankersd.search.term_index import TermIndex
 from clankersd.search.turn_scoring import score_turns
 from clankersd.search.vector import PENDING_SECONDS, LabelLookup, QueryVector, VectorMatches, VectorSearch, in_thread_if
 
-POOL_SIZE = 150
-"""Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
-
-MAX_POOL_SIZE = 1000
 MAX_COMPARED = 50
 """Best candidates whose texts are searched for a phrase of the query."""
-
-MAX_NEIGHBOURS = 4096
-"""The most neighbours that vec0 returns."""
 
 MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them. More of the ranking
@@ -82,101 +73,6 @@ _TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks
 _SPEAKS = f"SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {HAS_SPEAKER} AND {{condition}} LIMIT 1"
 
 log = structlog.get_logger(component="search")
-
-
-class PagedRequest(Protocol):
-    """A request with a page size and a cursor."""
-
-    limit: int
-    cursor: str | None
-
-
-@dataclass(frozen=True)
-class Page:
-    """Part of the results: where it begins, its size, and the search that its cursor belongs to."""
-
-    limit: int
-    offset: int = 0
-    fingerprint: str = ""
-
-    @staticmethod
-    def of(request: PagedRequest) -> "Page":
-        """Read the cursor of a request; raises InvalidParams for the cursor of another search."""
-        # Everything else in a request must stay the same from page to page.
-        same: Any = msgspec.structs.replace(request, cursor=None, limit=1, explain=False)  # type: ignore[type-var]
-        fingerprint = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
-        if not request.cursor:
-            return Page(request.limit, 0, fingerprint)
-        offset, of_search = decode_cursor(request.cursor, int, str)
-        if of_search != fingerprint or not 0 <= offset <= max(2 * MAX_POOL_SIZE, MAX_NEIGHBOURS):
-            raise InvalidParams("invalid params: the cursor belongs to another search - at `$.cursor`")
-        return Page(request.limit, int(offset), fingerprint)
-
-
-@dataclass(frozen=True)
-class ScoredPath:
-    """A chunk reached from candidates through a graph: its score, and the edges that lead to it."""
-
-    score: float
-    steps: tuple[Step, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchPlan(Generic[R]):
-    """A search, for the engine to run.
-
-    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine; of
-    the other fields, only `page`, `min_score`, `collapses`, `diversity` and `group_of` apply then. Otherwise keyword
-    and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best
-    candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks
-    related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned. Without
-    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond a limit were dropped.
-    """
-
-    filter: ChunkFilter
-    rows: RowQuery[R]
-    page: Page
-    query: str | None = None
-    embedding: Embedding | None = None
-    mode: Mode = "hybrid"
-    use_cosine: bool = False
-    prefer_named_speakers: bool = True
-    pool_size: int = POOL_SIZE
-    min_score: float = 0.0
-    half_life_days: float | None = None
-    diversity: float = 0.0
-    vector_weight: float | None = None
-    rerank: bool = False
-    collapses: bool = False
-    compare_elsewhere: bool = False
-    reports_limits: bool = True
-    adjust_score: Callable[[Candidate[R]], None] | None = None
-    expand: Callable[[list[Candidate[R]]], Awaitable[dict[int, ScoredPath]]] | None = None
-    group_of: Callable[[R], str | None] | None = None
-
-
-@dataclass(frozen=True)
-class SearchOutcome(Generic[R]):
-    """One page of candidates, best first, and how they were found.
-
-    `degraded` states what is missing and why; `weak` that nothing close to the query was found. `weights` are those of
-    the query's stems. With `compare_elsewhere`, `calibration` tells what cosines mean.
-    """
-
-    candidates: list[Candidate[R]]
-    stems: frozenset[str]
-    mode: Mode
-    degraded: str | None
-    pending: int
-    took_ms: float
-    cursor: str | None
-    weak: bool = False
-    weights: dict[str, float] = field(default_factory=dict)
-    calibration: Calibration = field(default_factory=Calibration)
-
-    def snippet(self, candidate: Candidate[R]) -> str:
-        """Return the part of a candidate's text that matches the query best."""
-        return snippet(candidate.row.text, self.stems)
 
 
 @dataclass

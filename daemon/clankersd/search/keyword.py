@@ -5,13 +5,11 @@ Ids and places come from SQLite as JSON arrays: a row for each would take ten ti
 """
 
 import json
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
@@ -21,10 +19,10 @@ from msgspec.json import decode as decode_json
 from clankersd.db import Db, Store
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
-from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.chunk_table import ChunkColumns, ChunkTable
 from clankersd.search.closeness import word_weight
 from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
+from clankersd.search.scope import Scope, Term, TermMatches
 from clankersd.search.term_index import MAX_LOCATED_FREQUENCY, Postings, Spelling, TermIndex
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS, OTHER_SPELLINGS
 
@@ -33,9 +31,6 @@ MAX_TERMS = 16
 
 MAX_LOOKUPS = 32
 """Terms that are looked up to find them: one that is rare in the store may be absent from the scope."""
-
-MAX_LISTED_SCOPE = 300_000
-"""Chunks up to which the ids of a scope are listed. A larger scope is treated like the whole index."""
 
 MAX_SCORED_CHUNKS = 2_000
 """Chunks whose place in a conversation is looked up: those with the most and rarest terms."""
@@ -70,7 +65,6 @@ _PLACES = """
         json_group_array(coalesce(chunks.turn, -1)), json_group_array(chunks.tokens)
     FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
 """
-_MEMORY_CHUNKS = "SELECT chunks.id FROM chunks INDEXED BY idx_chunks_memory WHERE chunks.memory_id IS NOT NULL"
 
 
 @dataclass
@@ -98,42 +92,6 @@ class Places:
         self.sessions += [self.session_numbers.get(session, 0) for session in sessions]
         self.turns += turns
         self.tokens += tokens
-
-
-@dataclass(frozen=True)
-class Term:
-    """A word of the query with its stem and those of its other spellings; frequencies are numbers of chunks.
-
-    `frequency` is that in the whole index until the term has been looked up, and then that in the scope.
-    """
-
-    word: str
-    spellings: tuple[Spelling, ...]
-    frequency: int
-    chunk_count: int
-
-    @property
-    def idf(self) -> float:
-        """Inverse document frequency, above zero even for a term in every chunk; less for a generic word."""
-        rarity = math.log(1 + (max(0, self.chunk_count - self.frequency) + 0.5) / (self.frequency + 0.5))
-        return rarity * (GENERIC_WEIGHT if self.word in GENERIC_WORDS else 1.0)
-
-
-@dataclass(frozen=True)
-class TermMatches:
-    """A term with its postings, and the chunks of the scope among them: their positions, or None if all are."""
-
-    term: Term
-    postings: Postings
-    positions: Any = None
-
-    @cached_property
-    def chunks(self) -> Any:
-        if self.positions is None:
-            return self.postings.chunks
-        if numpy_if_available() is None:
-            return [self.postings.chunks[position] for position in self.positions]
-        return self.postings.chunks[self.positions]
 
 
 @dataclass
@@ -169,93 +127,6 @@ class KeywordMatches:
         for one in [one for one in self.terms if one.term.word in words][1:-1]:
             chunks = one.postings.find(chunks)
         return chunks
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Chunks that pass a filter.
-
-    `last` is the highest id in the index, and `chunk_count` the number of its chunks, or `last` if that is not known.
-    `size` is the number of chunks in the scope, None for the whole index, which is not listed. `ids` are listed without
-    numpy; with it, `mask` is an array that is True at each id. `table` are the columns of the chunks if they are in
-    memory, and `changes` the number of changes that they have followed. `note` states why the whole index is looked up
-    instead of what passes the filter.
-    """
-
-    last: int
-    chunk_count: int
-    size: int | None = None
-    ids: frozenset[int] | None = None
-    mask: Any = None
-    table: ChunkTable | None = None
-    changes: int | None = None
-    note: str | None = None
-
-    @staticmethod
-    def find(db: Db, chunk_filter: ChunkFilter, table: ChunkTable) -> "Scope":
-        numpy = numpy_if_available()
-        is_narrow = chunk_filter.is_narrow
-        loaded = table if table.catch_up(db) and table.columns is not None else None
-        last = db.value("SELECT max(id) FROM chunks") or 0
-        changes = None if loaded is None else loaded.changes_seen
-        chunk_count = last if loaded is None else loaded.count()
-        if not is_narrow and all(test.project is None and test.sources is None for test in chunk_filter.label_tests):
-            return Scope(last, chunk_count, table=loaded, changes=changes)
-        mask, ids_query = None, chunk_filter.ids
-        if loaded is not None and not is_narrow:
-            mask = _mask(db, chunk_filter, loaded, last)
-            # Only the database knows who may see a memory.
-            has_memories = chunk_filter.includes_source("memories")
-            ids_query = f"{_MEMORY_CHUNKS} AND {chunk_filter.condition}" if has_memories else ""
-        ids: list[int] = []
-        if ids_query:
-            sql = f"SELECT json_group_array(id) FROM ({ids_query} LIMIT {MAX_LISTED_SCOPE + 1})"
-            ids = decode_json(db.value(sql, chunk_filter.params), type=list[int])
-            if len(ids) > MAX_LISTED_SCOPE:
-                passing = f"more than {MAX_LISTED_SCOPE:,} chunks pass the filter"
-                return Scope(last, chunk_count, note=f"{passing}, so that words were looked up in the whole store")
-        if numpy is None:
-            return Scope(last, chunk_count, len(ids), frozenset(ids))
-        if mask is None:
-            mask = numpy.zeros(last + 1, numpy.bool_)
-        mask[numpy.array(ids, numpy.int64)] = True
-        return Scope(last, chunk_count, int(numpy.count_nonzero(mask)), mask=mask, table=loaded, changes=changes)
-
-    def select(self, term: Term, postings: Postings) -> TermMatches:
-        """Return the matches of a term in the scope; its frequency is counted there."""
-        if self.size is None:
-            return TermMatches(term, postings)
-        numpy = numpy_if_available()
-        if numpy is None:
-            ids = self.ids or frozenset()
-            positions: Any = [position for position, chunk in enumerate(postings.chunks) if chunk in ids]
-        else:
-            positions = numpy.flatnonzero(self.mask[postings.chunks.astype(numpy.intp)])
-        return TermMatches(replace(term, frequency=len(positions), chunk_count=self.size), postings, positions)
-
-
-def _mask(db: Db, chunk_filter: ChunkFilter, table: ChunkTable, last: int) -> Any:
-    """Return an array that is True at the id of every chunk, other than of memories, that passes the label tests."""
-    import numpy as np
-
-    columns = table.columns
-    assert columns is not None
-    mask = np.zeros(last + 1, np.bool_)
-    for test in chunk_filter.label_tests:
-        sources = test.sources
-        labels = table.fitting_labels(
-            chunk_filter.params["chunking"],
-            lambda source, sources=sources: source != "memories" and (sources is None or source in sources),  # type: ignore[misc]
-        )
-        if not labels.any():
-            continue
-        if test.project is None:
-            mask |= labels[columns.labels[: last + 1]]
-            continue
-        for (number,) in db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project):
-            chunks = np.flatnonzero(columns.projects[: last + 1] == number)
-            mask[chunks[labels[columns.labels[chunks]]]] = True
-    return mask
 
 
 class FirstRead(Protocol):

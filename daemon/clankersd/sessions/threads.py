@@ -31,10 +31,10 @@ from clankersd.db import Db, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.projects import IN_PROJECT, find_project_id, require_project_id
-from clankersd.search.engine import Page, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.near_duplicates import MAX_COMPARED_CHARACTERS
+from clankersd.search.plan import Page, SearchPlan
 from clankersd.search.rows import ChunkRow, RowQuery
 from clankersd.sessions import sessions
 from clankersd.wire.preparation import prepare

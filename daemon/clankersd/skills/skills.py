@@ -37,9 +37,9 @@ from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
 from clankersd.index.chunks import Owner, replace_chunks
 from clankersd.index.index import Index, chunk_inline
 from clankersd.redaction.engine import count_redactions, refuse_secret, without_secrets
-from clankersd.search.engine import Page, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
+from clankersd.search.plan import Page, SearchPlan
 from clankersd.search.rows import CHUNK_ROWS
 from clankersd.skills import skill_md
 from clankersd.wire.preparation import prepare

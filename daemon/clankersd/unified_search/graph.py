@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from clankers_protocol.search import GraphOptions
 from clankersd.db import Db, Store
 from clankersd.documents.edges import TraversalLimits, traverse
-from clankersd.search.engine import ScoredPath
 from clankersd.search.filters import ChunkFilter
+from clankersd.search.plan import ScoredPath
 from clankersd.search.ranking import Candidate
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from clankersd.db import Db
 from clankersd.memories.filters import memory_visibility, state_condition
 from clankersd.memories.scopes import AllowedScopes, allowed_scopes, needs_lookup, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
-from clankersd.search.engine import POOL_SIZE, Page, SearchEngine, SearchOutcome, SearchPlan
+from clankersd.search.engine import SearchEngine
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, Visibility, resolve_projects
 from clankersd.search.limiter import takes_search_turn
+from clankersd.search.plan import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.ranking import Candidate
 from clankersd.search.rows import RowQuery
 from clankersd.unified_search.graph import expand_through_graph
