@@ -38,6 +38,7 @@ POOL = 150  # POOL_SIZE of clankersd.search.plan; importing that would load nump
 WRITING_SECONDS = 5.0
 WRITES_PER_SECOND = 100
 MIN_FOUND = 0.99
+CALLS_MS = 0.1  # calls of numpy around the products, which count in a small store only
 MAX_GROWTH = 3  # times the median of a hybrid search, from 100,000 to 1,000,000 chunks
 WRITERS_SESSION = "writing"
 MODES = ("hybrid", "keyword", "vector")
@@ -223,7 +224,6 @@ def copied(daemon: DaemonProcess, folder: Path) -> apsw.Connection:
 
 
 def all_vectors(db: apsw.Connection) -> Any:
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # on shared cores more of them are slower; the daemon is started already
     import numpy as np
 
     [(table,)] = db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING vec0%'")
@@ -350,7 +350,9 @@ def measure(
         f"and takes {mirror.bytes_per_vector / 1e3:.2f} KB a vector"
     )
     console.print(f"CPU per search {cpu * 1e3:.1f} ms; the daemon has {rss(daemon.process.pid) / 1e6:.0f} MB")
-    met = judge(alone, in_project, quiet, busy, mirror, fts) if chunks >= 100_000 else True
+    met = judge_vectors(mirror)
+    if chunks >= 100_000:  # in a small store, constant costs decide
+        met &= judge_searches(alone, in_project, quiet, busy, mirror.exact, fts)
     return met, alone["hybrid"]
 
 
@@ -376,36 +378,47 @@ def table(title: str, rows: list[Times]) -> None:
     console.print(shown)
 
 
-def judge(
-    alone: dict[str, Times], in_project: Times, quiet: Times, busy: Times, copy: InMemory, fts: Times
+def judge_vectors(copy: InMemory) -> bool:
+    """Compare the copy in memory with an exact product; numpy has both cores for it, the daemon one."""
+    is_complete = copy.ten >= MIN_FOUND
+    met = judge(
+        [
+            ("vector part p50 / exact product and the cost of calls", copy.all.p50, copy.exact.p50 + CALLS_MS),
+            ("… of a project / exact product of it", copy.project.p50, copy.exact_project.p50 + CALLS_MS),
+        ]
+    )
+    verdict = "ok  " if is_complete else "MISS"
+    console.print(f"{verdict}  of the 10 nearest {copy.ten:.2%} are found, {MIN_FOUND:.0%} needed")
+    return met and is_complete
+
+
+def judge_searches(
+    alone: dict[str, Times], in_project: Times, quiet: Times, busy: Times, exact: Times, fts: Times
 ) -> bool:  # fmt: skip
-    dot = copy.exact
-    bars = [
-        ("vector part p50 / exact product", copy.all.p50, dot.p50),
-        ("vector part p50 of a project / exact product of it", copy.project.p50, copy.exact_project.p50),
-        ("hybrid p50 of a project / of everything", in_project.p50, alone["hybrid"].p50),
-        ("keyword p50 / a third of FTS5's OR", alone["keyword"].p50, fts.p50 / 3),
-        ("hybrid p50 / both bars and 5 ms", alone["hybrid"].p50, dot.p50 + fts.p50 / 3 + 5),
-        ("upsert p99 while searching / twice alone", busy.p99, 2 * quiet.p99),
-    ]
+    """Compare searches with each other and with what they are made of."""
+    return judge(
+        [
+            ("hybrid p50 of a project / of everything", in_project.p50, alone["hybrid"].p50),
+            ("keyword p50 / a third of FTS5's OR", alone["keyword"].p50, fts.p50 / 3),
+            ("hybrid p50 / both bars and 5 ms", alone["hybrid"].p50, exact.p50 + fts.p50 / 3 + 5),
+            ("upsert p99 while searching / twice alone", busy.p99, 2 * quiet.p99),
+        ]
+    )
+
+
+def judge(bars: list[tuple[str, float, float]]) -> bool:
+    """Print each figure with its bar; True if all are met."""
     for what, figure, bar in bars:
         verdict = "ok  " if figure <= bar else "MISS"
         console.print(f"{verdict}  {what}: {figure:.2f} ms of {bar:.2f} ms, {figure / bar:.2f}")
-    complete = copy.ten >= MIN_FOUND
-    console.print(
-        f"{'ok  ' if complete else 'MISS'}  of the 10 nearest {copy.ten:.2%} are found, {MIN_FOUND:.0%} needed"
-    )
-    return complete and all(figure <= bar for _, figure, bar in bars)
+    return all(figure <= bar for _, figure, bar in bars)
 
 
 def judge_growth(hundred_thousand: float, million: float) -> bool:
     """Compare the median of a hybrid search at both sizes."""
-    bar = MAX_GROWTH * hundred_thousand
-    verdict = "ok  " if million <= bar else "MISS"
-    console.print(
-        f"{verdict}  hybrid p50 at 1,000,000 / {MAX_GROWTH} times that at 100,000: {million:.2f} of {bar:.2f} ms"
+    return judge(
+        [(f"hybrid p50 at 1,000,000 / {MAX_GROWTH} times that at 100,000", million, MAX_GROWTH * hundred_thousand)]
     )
-    return million <= bar
 
 
 def run_size(home: Path, size: int, *, pause: bool, only_fill: bool) -> tuple[bool, Times]:
