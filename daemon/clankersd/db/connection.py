@@ -201,6 +201,7 @@ class Connection(aiosqlite.Connection):
 
     def __init__(self, connector: Callable[[], Any]) -> None:
         super().__init__(connector, 64)
+        self._db: Db | None = None
         self._tasks = _TaskQueue()
         self._tx = self._tasks  # type: ignore[assignment]
         self._thread = Thread(target=aiosqlite.core._connection_worker_thread, args=(self._tx,))
@@ -236,9 +237,10 @@ class Connection(aiosqlite.Connection):
 
     def make_db(self) -> Db:
         """Return the connection as features see it."""
-        db = Db(self._conn)  # type: ignore[arg-type]
-        db.waiting_commits = self._tasks.urgent
-        return db
+        if self._db is None:
+            self._db = Db(self._conn)  # type: ignore[arg-type]
+            self._db.waiting_commits = self._tasks.urgent
+        return self._db
 
 
 @dataclass
