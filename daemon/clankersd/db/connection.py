@@ -90,6 +90,14 @@ class Db:
         """Run a statement for its effect."""
         self.raw.execute(sql, params)
 
+    def modify(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> int:
+        """Run a statement; return the number of rows that it changed itself, without those of its triggers.
+
+        `total_changes` does not tell that: it also counts what FTS5 writes out when a statement with triggers begins.
+        """
+        self.raw.execute(sql, params)
+        return self.raw.changes()
+
     def fetch(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[dict[str, Any]]:
         """Return every row as a dict by column name."""
         cursor = self.raw.execute(sql, params)
