@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -60,10 +60,11 @@ class Cancellation:
         assert self.reason is not None  # only `cancel` cancels the scope
         raise self.reason
 
-    async def run_event(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Like `run`, for work that shields nothing: it saves the cancel scope, a twentieth of a small event's time."""
-        task = asyncio.current_task()
-        assert task is not None
+    async def run_event(self, work: Callable[[], Awaitable[T]], task: asyncio.Task[Any]) -> T:
+        """Like `run`, for work that shields nothing, in the current task.
+
+        It saves the cancel scope, a twentieth of a small event's time.
+        """
         if self.reason is not None:
             raise self.reason
         self._interrupt = task.cancel

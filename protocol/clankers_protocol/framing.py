@@ -6,6 +6,8 @@ MAX_HEADER = 8 * 1024
 MAX_FRAME = 32 * 1024 * 1024
 
 _END_OF_HEADER = b"\r\n\r\n"
+_LENGTH = b"Content-Length: "
+_MAX_LENGTH_DIGITS = 19
 
 
 class FramingError(Exception):
@@ -37,6 +39,10 @@ class Decoder:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the bodies that `data` completes; raise FramingError where the bytes are not a frame."""
+        if not self._buffer and self._length is None:
+            body = _only_body(data)
+            if body is not None and len(body) <= self._max_frame:
+                return iter((body,))
         self._buffer += data
         return iter(self._next, None)
 
@@ -63,6 +69,15 @@ class Decoder:
         return length
 
 
+def _only_body(data: bytes) -> bytes | None:
+    """Return the body if `data` is one frame, with the header that `frame` makes: nearly all small ones arrive so."""
+    end = data.find(_END_OF_HEADER, len(_LENGTH), len(_LENGTH) + _MAX_LENGTH_DIGITS + len(_END_OF_HEADER))
+    if end < 0 or not data.startswith(_LENGTH):
+        return None
+    digits, body = data[len(_LENGTH) : end], data[end + len(_END_OF_HEADER) :]
+    return body if digits.isdigit() and int(digits) == len(body) else None
+
+
 def _content_length(header: bytes) -> int:
     found = None
     for line in header.split(b"\r\n"):
@@ -71,7 +86,7 @@ def _content_length(header: bytes) -> int:
             raise FramingError("a header line needs a colon")
         if name.strip().lower() == b"content-length":
             digits = value.strip()
-            if not digits.isdigit() or len(digits) > 19 or found is not None:
+            if not digits.isdigit() or len(digits) > _MAX_LENGTH_DIGITS or found is not None:
                 raise FramingError("Content-Length must be given once, as a whole number")
             found = int(digits)
     if found is None:

@@ -6,7 +6,6 @@ ends or quotes anything: no spaces, brackets, quotes, backslashes or ampersands.
 
 import hashlib
 import re
-from functools import lru_cache
 from typing import Annotated
 
 from msgspec import Meta
@@ -33,17 +32,7 @@ def encode_id(text: str) -> str:
 
     The same text always gives the same id, and an encoded id is left as it is.
     """
-    return _encode(text) if len(text) > MAX_ID_CHARACTERS else _encode_short(text)
-
-
-@lru_cache(maxsize=1024)
-def _encode_short(text: str) -> str:
-    """Encode an id that may be needed again: every event of a session has the session's."""
-    return _encode(text)
-
-
-def _encode(text: str) -> str:
-    if not text or is_valid_id(text):
+    if not text or _VALID.fullmatch(text):
         return text
     encoded = _OTHER.sub(lambda found: _percent(found[0]), text[:MAX_ID_CHARACTERS])
     if len(encoded) <= MAX_ID_CHARACTERS and len(text) <= MAX_ID_CHARACTERS:

@@ -233,6 +233,18 @@ async def test_reader_causes_no_checkpoint_after_each_commit(tmp_path: Path, mon
             done.set()
 
 
+async def test_write_of_a_running_commit_outlasts_the_time_until_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "IDLE_SECONDS", 0.01)
+    async with open_store(tmp_path) as store:
+        await store.write(note("first"))
+        with anyio.fail_after(WAIT_SECONDS):
+            await store.write(note("slow", seconds=0.2))
+            await store.write(note("last"))
+        assert await stored(store) == ["first", "slow", "last"]
+
+
 def test_bulk_work_waits_while_a_commit_runs_its_statements() -> None:
     order: list[str] = []
 

@@ -75,3 +75,23 @@ def test_frame_beyond_the_limit_is_refused_before_its_body_is_taken() -> None:
     assert list(decoder.feed(frame(b"x" * 10))) == [b"x" * 10]
     with pytest.raises(FramingError, match="10 bytes"):
         list(decoder.feed(b"Content-Length: 11\r\n\r\n"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"Content-Length: 2\r\n\r\nab",
+        b"Content-Length:  2\r\n\r\nab",
+        b"content-length:2\r\n\r\nab",
+        b"Content-Length: 2\r\nX: y\r\n\r\nab",
+        b"Content-Length: 002\r\n\r\nab",
+    ],
+)
+def test_frame_in_one_piece_is_the_frame_in_single_bytes(data: bytes) -> None:
+    slow = Decoder()
+    assert list(Decoder().feed(data)) == [body for byte in data for body in slow.feed(bytes([byte]))] == [b"ab"]
+
+
+def test_frame_in_one_piece_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(FramingError):
+        list(Decoder(max_frame=1).feed(frame(b"ab")))

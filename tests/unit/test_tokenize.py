@@ -1,5 +1,8 @@
 """Tokenising: additional forms of a text's words, and the words of a query."""
 
+import re
+from itertools import product
+
 import apsw
 import pytest
 from hypothesis import given
@@ -209,3 +212,9 @@ def test_decomposed_accent_is_part_of_its_word() -> None:
 
 def test_stop_words_are_in_the_form_in_which_they_are_looked_up() -> None:
     assert all(word == word.lower() and word.isalpha() for word in STOP_WORDS)
+
+
+def test_word_has_other_forms_if_a_capital_is_inside_it() -> None:
+    hump = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]")
+    words = ["".join(letters) for length in range(6) for letters in product("aA1_", repeat=length)]
+    assert {word for word in words if other_forms(word)} == {word for word in words if hump.search(word)}

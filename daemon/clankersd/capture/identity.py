@@ -72,11 +72,8 @@ def _resolve_from_transcript(db: Db, identity: TranscriptIdentity, row: dict[str
     line_id = identity.line_id
     params = _params(identity, row) | {"line": line_id}
     no_report_by_hook = _no_report_by_hook(params)
-    if no_report_by_hook in db.known:  # so it is new, unless another transcript had it
-        before = db.total_changes()
-        db.execute(_REMEMBER_NEW, {**params, "id": line_id})
-        if db.total_changes() != before:
-            return line_id
+    if no_report_by_hook in db.known and db.modify(_REMEMBER_NEW, {**params, "id": line_id}):
+        return line_id  # new, since no other transcript had it
     owner = db.fetch_one(_BY_LINE, {"line": line_id})
     if owner and owner["session_id"] != row["session_id"]:
         if db.value(_NOTE_FORK, {"session": row["session_id"], "owner": owner["session_id"]}) is not None:

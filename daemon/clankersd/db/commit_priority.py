@@ -7,8 +7,9 @@ thread with bulk work therefore waits while statements run. It goes on while the
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,29 +20,54 @@ MAX_WAIT_SECONDS = 0.1
 BULK_CHANGE_SECONDS = 0.003
 """Time after which a bulk change begins nothing more: single events wait until it ends."""
 
-_no_statements_run = threading.Event()
-_no_statements_run.set()
+
+class _Statements:
+    """Context manager: the statements of a commit run.
+
+    A flag, since every commit passes it twice: a generator and an event would take several times as long.
+    """
+
+    def __init__(self) -> None:
+        self.are_running = False
+        self._waiting: deque[threading.Event] = deque()
+
+    def __enter__(self) -> None:
+        self.are_running = True
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Release the threads that wait."""
+        self.are_running = False
+        while self._waiting:
+            with suppress(IndexError):  # the thread of another connection has released the last
+                self._waiting.popleft().set()
+
+    def wait_for_end(self) -> None:
+        ended = threading.Event()
+        self._waiting.append(ended)
+        if self.are_running:  # asked again: whoever ends them now finds this thread waiting
+            ended.wait(MAX_WAIT_SECONDS)
 
 
-@contextmanager
-def statements_first() -> Iterator[None]:
+_statements = _Statements()
+
+
+def statements_first() -> _Statements:
     """Have threads that call `yield_to_commits` wait until the block, or `begin_disk_write` in it, is done."""
-    _no_statements_run.clear()
-    try:
-        yield
-    finally:
-        _no_statements_run.set()
+    return _statements
 
 
 def begin_disk_write() -> None:
     """Release the waiting threads: the transaction has run its statements."""
-    _no_statements_run.set()
+    _statements.end()
 
 
 def yield_to_commits() -> None:
     """Wait while a commit runs its statements: called between two items of bulk work. The event loop does not wait."""
-    if not _no_statements_run.is_set() and threading.current_thread() is not threading.main_thread():
-        _no_statements_run.wait(MAX_WAIT_SECONDS)
+    if _statements.are_running and threading.current_thread() is not threading.main_thread():
+        _statements.wait_for_end()
 
 
 def take_briefly(items: Iterable[T]) -> Iterator[T]:

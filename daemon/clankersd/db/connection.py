@@ -90,6 +90,14 @@ class Db:
         """Run a statement for its effect."""
         self.raw.execute(sql, params)
 
+    def modify(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> int:
+        """Run a statement; return the number of rows that it changed itself, without those of its triggers.
+
+        `total_changes` does not tell that: it also counts what FTS5 writes out when a statement with triggers begins.
+        """
+        self.raw.execute(sql, params)
+        return self.raw.changes()
+
     def fetch(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[dict[str, Any]]:
         """Return every row as a dict by column name."""
         cursor = self.raw.execute(sql, params)
@@ -201,6 +209,7 @@ class Connection(aiosqlite.Connection):
 
     def __init__(self, connector: Callable[[], Any]) -> None:
         super().__init__(connector, 64)
+        self._db: Db | None = None
         self._tasks = _TaskQueue()
         self._tx = self._tasks  # type: ignore[assignment]
         self._thread = Thread(target=aiosqlite.core._connection_worker_thread, args=(self._tx,))
@@ -236,9 +245,10 @@ class Connection(aiosqlite.Connection):
 
     def make_db(self) -> Db:
         """Return the connection as features see it."""
-        db = Db(self._conn)  # type: ignore[arg-type]
-        db.waiting_commits = self._tasks.urgent
-        return db
+        if self._db is None:
+            self._db = Db(self._conn)  # type: ignore[arg-type]
+            self._db.waiting_commits = self._tasks.urgent
+        return self._db
 
 
 @dataclass

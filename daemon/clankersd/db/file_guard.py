@@ -126,7 +126,8 @@ class FileGuard:
 
         self._opened = FileState()
         self._verified_at = 0.0
-        self._real_path = str(path)
+        self._path = str(path)
+        self._set_real_path(str(path))
         self._page_bytes = 0
         self._wal_frames = 0
         self._shm_bytes = 0
@@ -157,7 +158,7 @@ class FileGuard:
 
     def attach(self, db: Db) -> None:
         """Follow a connection that was just opened."""
-        self._real_path = os.path.realpath(self.path)
+        self._set_real_path(os.path.realpath(self.path))
         self._page_bytes = db.value("PRAGMA page_size")
         self.rescued = None
         self.unflushed_pages = self._wal_frames = self._frames_before_commit = self._frames_at_checkpoint = 0
@@ -196,6 +197,32 @@ class FileGuard:
 
     def verify(self) -> None:
         """Raise FileGone if another program could not read what is or will be committed."""
+        if not self._is_unchanged():
+            self._find_change()
+        self._verified_at = time.monotonic()
+
+    def _is_unchanged(self) -> bool:
+        """Compare the files with those that were opened, without finding out what is different: for every commit."""
+        opened = self._opened
+        try:
+            database, wal_file, shm = os.stat(self._path), os.stat(self._wal_path), os.stat(self._shm_path)  # noqa: PTH116
+        except OSError:
+            return False
+        is_unchanged = (
+            database.st_mtime_ns == opened.database_changed_ns
+            and database.st_size == opened.database_bytes
+            and (database.st_dev, database.st_ino) == opened.database
+            and (wal_file.st_dev, wal_file.st_ino) == opened.wal
+            and (shm.st_dev, shm.st_ino) == opened.shm
+            and shm.st_size >= max(self._shm_bytes, self._used_shm_bytes())
+            and self._is_wal_complete(wal_file.st_size)
+        )
+        if is_unchanged:
+            self._shm_bytes = shm.st_size
+        return is_unchanged
+
+    def _find_change(self) -> None:
+        """Raise an error that says how the files differ from those that were opened."""
         current, opened = self._current_state(), self._opened
         if current.database is None:
             raise FileGone(FILE_DELETED)
@@ -205,8 +232,7 @@ class FileGuard:
             raise FileGone(f"the database file was truncated while it was open: {RESTORE_HINT}")
         if current.wal != opened.wal or current.shm != opened.shm:
             raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
-        used_bytes = SHM_REGION_BYTES * (1 + (self._wal_frames + SHM_HEADER_FRAMES - 1) // SHM_REGION_FRAMES)
-        self._shm_bytes = max(self._shm_bytes, used_bytes, current.shm_bytes)
+        self._shm_bytes = max(self._shm_bytes, self._used_shm_bytes(), current.shm_bytes)
         if current.shm_bytes < self._shm_bytes:
             # SQLite has mapped the file: touching a page beyond its end would end the process with SIGBUS. As zeros it
             # is an index that SQLite builds again from the WAL.
@@ -214,9 +240,8 @@ class FileGuard:
             raise FileGone("the index of the database's write-ahead log was truncated while it was open")
         if not current.is_same_database(opened):
             raise FileChanged("another program wrote to the database file while it was open")
-        if not self._is_wal_complete(current):
+        if not self._is_wal_complete(current.wal_bytes):
             raise FileGone("the database's write-ahead log was truncated while it was open")
-        self._verified_at = time.monotonic()
 
     def verify_before_commit(self) -> None:
         """Do as `verify` does, unless that was done a moment ago."""
@@ -230,7 +255,7 @@ class FileGuard:
         except FileChanged as error:
             # The writes are committed, so they must not run again. After a mere checkpoint by another program they can
             # be read; the next use of the connection detects the change again and reopens the database.
-            if not (self._is_wal_complete(self._current_state()) and self._has_our_stamp(db)):
+            if not (self._is_wal_complete(self._current_state().wal_bytes) and self._has_our_stamp(db)):
                 raise FileGone(str(error)) from error
 
     def before_commit(self) -> bool:
@@ -279,7 +304,7 @@ class FileGuard:
         if current.wal is None and opened.wal is not None and put_back_wal(self._real_path, opened.wal[1]):
             current = self._current_state()  # from here on a crash loses nothing
         names_are_ours = current.wal == opened.wal and current.shm == opened.shm
-        wal_is_complete = current.wal != opened.wal or self._is_wal_complete(current)
+        wal_is_complete = current.wal != opened.wal or self._is_wal_complete(current.wal_bytes)
         if not names_are_ours:
             # Closing would delete the files at these names, which are not ours any more.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -318,8 +343,11 @@ class FileGuard:
 
     # -- inside
 
+    def _set_real_path(self, real_path: str) -> None:
+        self._real_path, self._wal_path, self._shm_path = real_path, f"{real_path}-wal", f"{real_path}-shm"
+
     def _current_state(self) -> FileState:
-        return FileState.of(str(self.path), self._real_path)
+        return FileState.of(self._path, self._real_path)
 
     def _count_frames(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
         if frames < self._wal_frames:  # another program's checkpoint let this commit restart the WAL
@@ -354,12 +382,16 @@ class FileGuard:
         if opened.database is not None:
             link_wal(self._real_path, opened.database[1], opened.database_bytes, opened.database_changed_ns)
 
-    def _is_wal_complete(self, current: FileState) -> bool:
+    def _used_shm_bytes(self) -> int:
+        """Return the size that the index of the WAL has at least."""
+        return SHM_REGION_BYTES * (1 + (self._wal_frames + SHM_HEADER_FRAMES - 1) // SHM_REGION_FRAMES)
+
+    def _is_wal_complete(self, wal_bytes: int) -> bool:
         """Check the WAL's size, and look for the hole that a commit leaves if the WAL was truncated just before it."""
-        if current.wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
+        if wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
             return False
         last = min(self._frames_before_commit, self._wal_frames)
-        return last == 0 or wal.has_frame(f"{self._real_path}-wal", self._page_bytes, last)
+        return last == 0 or wal.has_frame(self._wal_path, self._page_bytes, last)
 
     def _has_our_stamp(self, db: Db) -> bool:
         """Tell a checkpoint by another program, which does no harm, from a file that was overwritten."""

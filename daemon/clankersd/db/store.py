@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -61,6 +62,15 @@ IDLE_SECONDS = 1.0
 log = structlog.get_logger(component="store")
 
 
+@dataclass(frozen=True)
+class FailedCommit:
+    """A commit that failed, with the writes that it had begun."""
+
+    connection: Connection
+    writes: list[PendingWrite]
+    error: BaseException
+
+
 class Store(ReopeningConnection):
     """One connection. Writes are committed together, reads run between the commits."""
 
@@ -74,8 +84,10 @@ class Store(ReopeningConnection):
         """Announce a committed change to subscribers."""
 
         self._snapshot_reads = anyio.CapacityLimiter(MAX_SNAPSHOT_READS)
-        self._write_added: asyncio.Future[bool] | None = None
-        """Resolved when a write is added, or with False when none was for a while; None while there is work."""
+        self._needed: asyncio.Future[FailedCommit | None] | None = None
+        """Resolved when `run` has something to do; None while it does it, and commits all that waits."""
+        self._is_commit_due = False
+        """True from when a write has asked for a commit without `run`, until no write waits."""
         self._last_written_at = 0.0
         self._quiet_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
@@ -101,7 +113,7 @@ class Store(ReopeningConnection):
         self._serving_connection()
         with TimedPart("write"):
             future = self.queue.add(change, self.get_write_source(), bulk)
-            self._stop_waiting(True)
+            self._commit_soon()
             return await future
 
     async def write_all(self, changes: Iterable[Callable[[Db], Any]]) -> list[Outcome]:
@@ -113,7 +125,7 @@ class Store(ReopeningConnection):
             await self._reopened.wait()
         self._serving_connection()
         outcomes = self.queue.add_all(changes, self.get_write_source())
-        self._stop_waiting(True)
+        self._commit_soon()
         with TimedPart("write"):
             return await outcomes
 
@@ -218,13 +230,19 @@ class Store(ReopeningConnection):
     # -- lifecycle
 
     async def run(self) -> None:
-        """Commit waiting writes until cancelled."""
+        """Commit waiting writes until cancelled.
+
+        Commits follow each other without this task (`_begin_commit`): to wake it twice would take as long as a tenth of
+        a small commit. It writes checkpoints, and handles commits that failed.
+        """
         while True:
             while self.queue.size:
                 await self._commit_waiting()
                 if self._guard.unflushed_pages > CHECKPOINT_PAGES_BUSY:
                     await self._checkpoint()
-            if not await self._wait_for_write():
+            if (failed := await self._wait_until_needed()) is not None:
+                await self._handle_failed_commit(failed)
+            elif self._is_checkpoint_due():
                 await self._checkpoint()
 
     async def recover(self) -> None:
@@ -351,54 +369,105 @@ class Store(ReopeningConnection):
 
     # -- commits
 
-    async def _wait_for_write(self) -> bool:
-        """Wait until there is a write; return False if the WAL has to be checkpointed first.
-
-        Plain asyncio, since this runs once for every commit.
-        """
+    async def _wait_until_needed(self) -> FailedCommit | None:
+        """Wait until a commit failed, or the WAL has to be checkpointed, or writes wait that cannot be committed."""
         if self.queue.size:
-            return True
-        self._write_added = asyncio.get_running_loop().create_future()
-        if self._guard.unflushed_pages and self._quiet_timer is None:
-            self._watch_quiet()
+            return None
+        self._needed = asyncio.get_running_loop().create_future()
+        self._watch_quiet()
         try:
-            return await self._write_added
+            return await self._needed
         finally:
-            self._write_added = None
+            self._needed = None
+
+    def _wake(self, failed: FailedCommit | None = None) -> None:
+        if self._needed is not None and not self._needed.done():
+            self._needed.set_result(failed)
+
+    def _is_checkpoint_due(self) -> bool:
+        """Return True if the WAL is long, or if it has pages and no write has come for a while."""
+        pages = self._guard.unflushed_pages
+        return pages > CHECKPOINT_PAGES_BUSY or (pages > 0 and not self._seconds_until_checkpoint())
+
+    def _seconds_until_checkpoint(self) -> float:
+        """Return for how long no write has to come until the WAL is checkpointed."""
+        quiet_seconds = QUIET_SECONDS if self._guard.unflushed_pages > CHECKPOINT_PAGES else IDLE_SECONDS
+        return max(0.0, self._last_written_at + quiet_seconds - time.monotonic())
 
     def _watch_quiet(self) -> None:
         """Have the WAL checkpointed once no write has come for a while. A timer for each commit would cost more."""
-        self._quiet_timer = None
-        if not self._guard.unflushed_pages:
-            return
-        seconds = QUIET_SECONDS if self._guard.unflushed_pages > CHECKPOINT_PAGES else IDLE_SECONDS
-        remaining = self._last_written_at + seconds - time.monotonic()
-        if remaining <= 0:
-            self._stop_waiting(False)
+        if self._quiet_timer is not None or self._is_commit_due or not self._guard.unflushed_pages:
+            return  # the end of a commit watches again
+        if seconds := self._seconds_until_checkpoint():
+            self._quiet_timer = asyncio.get_running_loop().call_later(seconds, self._check_quiet)
         else:
-            self._quiet_timer = asyncio.get_running_loop().call_later(remaining, self._watch_quiet)
+            self._wake()
 
-    def _stop_waiting(self, has_write: bool) -> None:
-        if self._write_added is not None and not self._write_added.done():
-            self._write_added.set_result(has_write)
+    def _check_quiet(self) -> None:
+        self._quiet_timer = None
+        self._watch_quiet()
+
+    def _commit_soon(self) -> None:
+        """Have the writes that wait committed, together with those that the event loop adds in this round."""
+        if self._needed is not None and not self._is_commit_due:
+            self._is_commit_due = True
+            asyncio.get_running_loop().call_soon(self._begin_commit)
+
+    def _begin_commit(self) -> None:
+        """Commit what waits, and then what was added meanwhile, for as long as `run` is not needed."""
+        is_open = self._connection is not None and not self._is_schema_old
+        if not self.queue.size or self._needed is None or self._needed.done():
+            self._is_commit_due = False
+        elif not is_open or self._guard.unflushed_pages > CHECKPOINT_PAGES_BUSY:
+            self._is_commit_due = False
+            self._wake()
+        else:
+            assert self._connection is not None
+            writes: list[PendingWrite] = []
+            done = partial(self._end_commit, self._connection, writes)
+            self._connection.post(partial(self._run_commit, writes=writes), done)
+
+    def _end_commit(
+        self, connection: Connection, writes: list[PendingWrite], result: list[Outcome] | BaseException
+    ) -> None:
+        if not isinstance(result, BaseException):
+            try:
+                self._finish_commit(writes, result)
+            finally:
+                self._begin_commit()
+                self._watch_quiet()
+            return
+        self._is_commit_due = False
+        if self._needed is None or self._needed.done():  # the daemon stops, and nobody is left to handle the error
+            self._fail(writes, write_unavailable(describe_error(result)))
+        else:
+            self._wake(FailedCommit(connection, writes, result))
 
     async def _commit_waiting(self) -> None:
         """Commit single writes that wait, or some bulk writes, or both; resolve those that ran."""
         writes: list[PendingWrite] = []
         try:
             connection = self._serving_connection()
-            error = await self._commit(connection, writes)
-            if error is None:
-                return
+        except StorageUnavailable as unavailable:
+            self._fail(self.queue.take_all(), unavailable)
+            return
+        if (error := await self._commit(connection, writes)) is not None:
+            await self._handle_failed_commit(FailedCommit(connection, writes, error))
+
+    async def _handle_failed_commit(self, failed: FailedCommit) -> None:
+        """Run the commit again if only another program's checkpoint was in its way; otherwise fail its writes."""
+        error, writes = failed.error, failed.writes
+        try:
             with anyio.CancelScope(shield=True):  # writes taken are writes answered
-                if isinstance(error, FileChanged):  # only another program's checkpoint was in the way
-                    await self._reopen(connection, error)
-                    if (error := await self._commit(self._serving_connection(), writes)) is None:
+                if isinstance(error, FileChanged):
+                    await self._reopen(failed.connection, error)
+                    if (retried := await self._commit(self._serving_connection(), writes)) is None:
                         return
+                    error = retried
                 await self._handle_error(error)
                 failure = write_unavailable(self.problem or describe_error(error))
-        except StorageUnavailable as error:
-            failure = error
+        except StorageUnavailable as unavailable:
+            failure = unavailable
         if not writes:  # the database was closed, or its files were gone, before it could begin
             writes += self.queue.take_all()
         self._fail(writes, failure)

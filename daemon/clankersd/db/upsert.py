@@ -22,12 +22,16 @@ def upsert(table: str, insert: dict[str, str] | None = None, returning: tuple[st
     `insert` holds SQL for the columns of a new row that are not simply the new value; `returning` holds SQL for
     what to return of the stored row.
     """
-    expressions = insert or {}
-    columns = ["id", *rules]
-    values = [expressions.get(column, f":{column}") for column in columns]
     updates = [f"{column} = {rule.format(table=table, column=column)}" for column, rule in rules.items()]
-    return (
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(values)}) "
-        f"ON CONFLICT (id) DO UPDATE SET {', '.join(updates)}"
-        + (f" RETURNING {', '.join(returning)}" if returning else "")
-    )
+    statement = f"{_insert(table, insert or {}, tuple(rules))} ON CONFLICT (id) DO UPDATE SET {', '.join(updates)}"
+    return f"{statement} RETURNING {', '.join(returning)}" if returning else statement
+
+
+def insert_new(table: str, insert: dict[str, str], columns: tuple[str, ...]) -> str:
+    """Build the statement that inserts the row of an upsert with these columns, and leaves a stored one as it is."""
+    return f"{_insert(table, insert, columns)} ON CONFLICT (id) DO NOTHING"
+
+
+def _insert(table: str, expressions: dict[str, str], columns: tuple[str, ...]) -> str:
+    values = [expressions.get(column, f":{column}") for column in ("id", *columns)]
+    return f"INSERT INTO {table} ({', '.join(('id', *columns))}) VALUES ({', '.join(values)})"

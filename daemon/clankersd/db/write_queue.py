@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from clankersd.cancellation import Cancellation, current_cancellation
 from clankersd.db.connection import Db, Notification
 from clankersd.db.group_commit import Change, Outcome
@@ -28,8 +30,7 @@ RUSH_WRITES_PER_COMMIT = 4
 RUSH_SECONDS = 0.2
 
 
-@dataclass(slots=True)
-class PendingWrite:
+class PendingWrite(msgspec.Struct, eq=False):
     """A write that waits for its commit: one change, or a batch of bulk changes that are awaited together.
 
     An entry for each change of a batch would cost more than most of their statements. They are taken and resolved in
@@ -45,7 +46,7 @@ class PendingWrite:
     source: object = None
     is_batch: bool = False
     taken: int = 0
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[Outcome] = []
 
     def resolve(self, outcome: Outcome) -> bool:
         """Hand the outcome of the next change to the caller that waits for it; returns True after the last one."""

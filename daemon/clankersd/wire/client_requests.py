@@ -1,7 +1,9 @@
 """Requests of one connection: the frames they came in, their cancellation, and the replies of a batch."""
 
-from dataclasses import dataclass, field
+import asyncio
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from clankers_protocol.errors import Overloaded, RpcError
 from clankers_protocol.framing import MAX_FRAME
@@ -18,8 +20,7 @@ MAX_BATCH_REPLY_BYTES = MAX_FRAME - 1000 * SMALL_REPLY_BYTES
 """Limit for the larger replies of one batch; the rest of the frame is for small ones."""
 
 
-@dataclass(slots=True, eq=False)
-class ReceivedFrame:
+class ReceivedFrame(msgspec.Struct, eq=False):
     """A received frame whose requests are not all finished, and the memory that it reserved in shared budgets."""
 
     size_bytes: int
@@ -28,16 +29,16 @@ class ReceivedFrame:
     open_requests: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class ClientRequest:
-    """A decoded request that waits or runs."""
+class ClientRequest(msgspec.Struct, eq=False):
+    """A decoded request that waits, or runs in its task."""
 
     message: Any
     frame: ReceivedFrame
     batch: "BatchReply | None"
     size_bytes: int
     received_at: float
-    cancellation: Cancellation = field(default_factory=Cancellation)
+    cancellation: Cancellation = msgspec.field(default_factory=Cancellation)
+    task: asyncio.Task[None] | None = None
 
     @property
     def method(self) -> str | None:

@@ -240,12 +240,12 @@ class ClientConnection(asyncio.Protocol):
         Tasks run in the order they are made and a write is queued before its task first waits, so writes of
         one connection keep their order.
         """
-        while not self._in_flight or self._in_flight < self._max_in_flight():
+        while (self._requests or self._bodies) and (not self._in_flight or self._in_flight < self._max_in_flight()):
             if self._requests and self._can_start(self._requests[0]):
                 request = self._requests.popleft()
                 if request.batch is not None:
                     request.batch.has_started = True
-                self._spawn(self._serve(request), request.frame)
+                request.task = self._spawn(self._serve(request), request.frame)
             elif not self._requests and self._bodies and not self._is_decoding and self._can_decode(self._bodies[0][1]):
                 body, received = self._bodies.popleft()
                 self._waiting_bytes -= len(body)
@@ -258,7 +258,8 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.pause_reading()
             elif not is_behind and not self._transport.is_reading():
                 self._transport.resume_reading()
-        self._close_when_done()
+        else:
+            self._close_when_done()
 
     def _max_in_flight(self) -> int:
         """Limit concurrent requests after large replies: together they must not exceed what may stay unread."""
@@ -327,21 +328,26 @@ class ClientConnection(asyncio.Protocol):
             self._abandon_requests()
         self._server.watch_requests()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], received: ReceivedFrame) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], received: ReceivedFrame) -> asyncio.Task[None]:
         self._in_flight += 1
-        self._server.spawn(work, partial(self._task_done, received))
+        return self._server.spawn(work, partial(self._task_done, received))
 
     async def _serve(self, request: ClientRequest) -> None:
         rpc.current_connection.set(self)
         current_order.set(self._order)
         current_request_bytes.set(request.size_bytes)
         current_cancellation.set(request.cancellation)
-        run = request.cancellation.run_event if request.method in rpc.EVENTS else request.cancellation.run
-        if request.cancellation.reason is not None and request.method is not None and request.method in rpc.served:
-            metrics.observe_request(request.method, "cancelled", time.monotonic() - request.received_at)
+        method, cancellation = request.method, request.cancellation
+        if cancellation.reason is not None and method is not None and method in rpc.served:
+            metrics.observe_request(method, "cancelled", time.monotonic() - request.received_at)
         self._running.add(request)
         try:
-            body = await run(partial(self._answer, request.message))
+            work = partial(self._answer, request.message)
+            if method in rpc.EVENTS:
+                assert request.task is not None
+                body = await cancellation.run_event(work, request.task)
+            else:
+                body = await cancellation.run(work)
         except RpcError as error:  # cancelled
             body = rpc.error_reply(error, request.message_id) if request.wants_reply else None
         finally:

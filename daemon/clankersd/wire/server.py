@@ -96,7 +96,7 @@ class Server:
         for connection in [*self._connections, *self._refused]:
             connection.abort()
 
-    def spawn(self, work: Coroutine[Any, Any, None], when_done: Callable[[], None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None], when_done: Callable[[], None]) -> asyncio.Task[None]:
         """Run a request as a task of its own, and call `when_done` after it."""
 
         def done(task: asyncio.Task[None]) -> None:
@@ -109,6 +109,7 @@ class Server:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(done)
+        return task
 
     # -- admission
 

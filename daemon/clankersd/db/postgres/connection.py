@@ -325,6 +325,11 @@ class PostgresDb(Db):
             self.known.clear()
             self.has_new_words.clear()
 
+    def modify(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> int:
+        before = self.total_changes()
+        self.execute(sql, params)
+        return self.total_changes() - before
+
     def total_changes(self) -> int:
         self.confirm()
         return self.server.changes
