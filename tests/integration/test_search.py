@@ -583,6 +583,36 @@ def test_search_lists_a_repeated_message_once_with_a_count() -> None:
         assert len(search(own, "migration", mode="keyword", collapse=False)["hits"]) == 3
 
 
+def test_search_finds_what_comes_after_a_prompt_that_fills_the_first_candidates() -> None:
+    texts = ["regenerate the quarterly wombat forecast"] * 40 + ["the wombat forecast needs a second column"]
+    with fresh() as own:
+        events = [
+            {"message": {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}}
+            for number, text in enumerate(texts)
+        ]
+        own.call("events.batch", events=events)
+        hits = search(own, "quarterly wombat forecast regenerate", mode="keyword")["hits"]
+        assert [hit["duplicates"] for hit in hits] == [39, 0]
+
+
+def test_search_in_the_whole_store_finds_what_a_deletion_has_left() -> None:
+    with fresh() as own:
+        stored = {"stays": 250, "goes": 2_400, "later": 1}
+        for session, count in stored.items():
+            text = "another subject" if session == "later" else "the sprocket setting"
+            messages = [
+                {"id": f"{session}{number}", "sessionId": session, "role": "user", "textContent": f"{text} {number}"}
+                for number in range(count)
+            ]
+            for start in range(0, count, 400):
+                own.call("events.batch", events=[{"message": one} for one in messages[start : start + 400]])
+        assert search(own, "sprocket", mode="keyword", collapse=False)["hits"]
+        own.call("session.delete", id="goes")
+        found = search(own, "sprocket", mode="keyword", collapse=False, limit=5)
+        assert [hit["ref"]["sessionId"] for hit in found["hits"]] == ["stays"] * 5
+        assert found["degraded"] is None
+
+
 def test_search_that_leaves_out_matches_says_so(filled: RawConnection) -> None:
     whole = search(filled, "amber", mode="keyword", limit=100)
     assert whole["degraded"] is None

@@ -116,3 +116,20 @@ def test_frequency_of_a_rare_term_is_counted_each_time(db: Db) -> None:
     assert frequencies.get(db, "alpha", 1) == 1
     add(db, 2, "alpha")
     assert frequencies.get(db, "alpha", 1) == 2
+
+
+@pytest.mark.parametrize("frequency", [FREQUENT, term_index.MAX_LOCATED_FREQUENCY + 1])
+def test_chunks_that_are_stored_during_a_search_are_cached_once(db: Db, frequency: int) -> None:
+    for chunk in range(1, 5):
+        add(db, chunk, "alpha")
+    cached = TermOccurrences()
+    assert read(cached, db, 2, frequency) == {
+        one for one in read(TermOccurrences(), db, 4, frequency) if one < 3 * OCCURRENCES_PER_CHUNK
+    }
+    add(db, 5, "alpha")
+    assert read(cached, db, 4, frequency) == {
+        one for one in read(TermOccurrences(), db, 5, frequency) if one < 5 * OCCURRENCES_PER_CHUNK
+    }
+    found = cached.read(db, ALPHA, frequency, 5)
+    assert found is not None
+    assert found.chunks.tolist() == [1, 2, 3, 4, 5]

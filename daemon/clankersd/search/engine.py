@@ -246,8 +246,10 @@ class SearchEngine:
             with anyio.CancelScope(deadline=run.deadline) as scope:
                 try:
                     run.vectors = await self.vectors.search(query, plan.filter, plan.pool_size, labels)
-                except (StorageUnavailable, DeadlineExceeded) as error:
+                except StorageUnavailable as error:
                     failures.append(error)
+                except DeadlineExceeded:
+                    run.vectors = VectorMatches(query=QueryVector(problem=VECTOR_TIMEOUT_NOTE))
             if scope.cancelled_caught:
                 run.vectors = VectorMatches(query=QueryVector(problem=VECTOR_TIMEOUT_NOTE))
 
@@ -380,7 +382,7 @@ class SearchEngine:
             loaded += await self._load(plan, scored[:count])
             scored = scored[count:]
             selected = await self._select(plan, loaded)
-            if len(selected) > end or not scored:
+            if len(selected) > end or not (scored or remaining):
                 return selected
             count *= 2  # all that are loaded are compared again
 

@@ -57,6 +57,10 @@ BRIEF_SLICE_SECONDS = 0.001
 MAX_CHOSEN_IN_SLICE = 20_000
 """Matches of all terms up to which the chunks to be scored are chosen in a slice, and else in a thread of their own."""
 
+MAX_DELETED_SHARE = 0.1
+"""Share of deleted chunks among those that are chosen above which the words are read again: cached occurrences still
+have them, and they take the places of others."""
+
 TIMEOUT_NOTE = "time ran out before all words were looked up"
 
 # CROSS JOIN, here and elsewhere, fixes the join order, which the speed depends on.
@@ -65,6 +69,8 @@ _PLACES = """
         json_group_array(coalesce(chunks.turn, -1)), json_group_array(chunks.tokens)
     FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
 """
+
+_COUNT_EXISTING = "SELECT count(*) FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 
 
 @dataclass
@@ -155,6 +161,8 @@ class KeywordLookup:
         self._term_count = 0
         self._found: dict[int, TermMatches] = {}
         self._chunks: deque[Any] | None = None
+        self._deleted_count = 0
+        self._is_repeated = False
 
     @property
     def is_done(self) -> bool:
@@ -225,6 +233,8 @@ class KeywordLookup:
             else:
                 self._add_places(db, self._chunks[0])
                 self._chunks.popleft()
+                if not self._chunks:
+                    self._repeat_without_deleted_chunks()
             seconds = time.monotonic() - began
 
     @property
@@ -305,6 +315,17 @@ class KeywordLookup:
             return deque([chunks])
         return deque(chunks[start : start + CHUNKS_PER_SLICE] for start in range(0, len(chunks), CHUNKS_PER_SLICE))
 
+    def _repeat_without_deleted_chunks(self) -> None:
+        """Begin again with occurrences that are read from the index if many of the chosen chunks were deleted."""
+        found = len(self.matches.places.chunks)
+        if self._is_repeated or self._deleted_count <= MAX_DELETED_SHARE * (found + self._deleted_count):
+            return
+        self._is_repeated = True
+        self._index.occurrences.forget([one.stem for match in self.matches.terms for one in match.term.spellings])
+        self._scope = self._terms = self._chunks = None
+        self._found = {}
+        self.matches = KeywordMatches()
+
     def _add_places(self, db: Db, chunks: Any) -> None:
         scope = self._scope
         assert scope is not None
@@ -312,6 +333,7 @@ class KeywordLookup:
         if scope.table is not None and scope.table.columns is not None:
             columns = scope.table.columns
             if not is_listed:
+                self._deleted_count += int((columns.labels[chunks] == 0).sum())
                 chunks = self._visible(db, chunks, scope.table, columns)
             self.matches.places = Places(
                 chunks,
@@ -325,7 +347,10 @@ class KeywordLookup:
         condition = "true" if is_listed else self._filter.condition
         params = {"ids": json.dumps(list(map(int, chunks)))} | ({} if is_listed else self._filter.params)
         [found] = db.tuples(_PLACES.format(condition=condition), params)
-        self.matches.places.add(*map(decode_json, found))
+        ids, *others = map(decode_json, found)
+        if len(ids) < len(chunks):
+            self._deleted_count += len(chunks) - db.value(_COUNT_EXISTING, params)
+        self.matches.places.add(ids, *others)
 
     def _visible(self, db: Db, chunks: Any, table: ChunkTable, columns: ChunkColumns) -> Any:
         """Return those of the chunks that pass the filter. Only the database knows who may see a memory."""

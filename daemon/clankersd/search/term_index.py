@@ -207,7 +207,8 @@ class TermOccurrences:
         if found is not None and found.last < last:
             found = _with_new_chunks(db, spelling, found, last)
         if found is None and frequency <= MAX_LOCATED_FREQUENCY:
-            postings = Postings.of(db.engine.occurrences(db, spelling.stem))
+            # Chunks that were stored since the search began are left to the next one, which adds them.
+            postings = Postings.of(db.engine.occurrences(db, spelling.stem)).until(last)
             found = _CachedTerm(postings, last, changes if is_rare else None)
         elif found is None:
             found = self._read_range(db, spelling, last)
@@ -218,6 +219,13 @@ class TermOccurrences:
         # Another search may have read chunks that are newer than this one knows.
         return found.postings.until(last)
 
+    def forget(self, stems: list[str]) -> None:
+        """Drop stems from the cache."""
+        with self._lock:
+            for stem in stems:
+                if dropped := self._cached.pop(stem, None):
+                    self._bytes -= dropped.postings.nbytes
+
     def _read_range(self, db: Db, spelling: Spelling, last: int) -> _CachedTerm | None:
         """Read the next range of chunks of a term without its offsets; return None if there are more to be read."""
         parts, read_until = self._partial.get(spelling.stem) or ([], 0)
@@ -227,7 +235,7 @@ class TermOccurrences:
             self._partial[spelling.stem] = parts, end
             return None
         self._partial.pop(spelling.stem, None)
-        return _CachedTerm(_join_chunks(parts), last)
+        return _CachedTerm(_join_chunks(parts).until(last), last)
 
     def _get(self, stem: str) -> _CachedTerm | None:
         with self._lock:
@@ -260,7 +268,7 @@ def _with_new_chunks(db: Db, spelling: Spelling, cached: _CachedTerm, last: int)
     added = db.engine.occurrences_after(db, spelling.word, cached.last, MAX_ADDED_CHUNKS + 1)
     if len(added) > MAX_ADDED_CHUNKS:
         return None
-    newer = Postings.of([one for occurrences in added for one in occurrences])
+    newer = Postings.of([one for occurrences in added for one in occurrences]).until(last)
     return _CachedTerm(cached.postings.followed_by(newer), last)
 
 
