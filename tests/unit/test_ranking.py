@@ -240,6 +240,13 @@ def test_rank_scales_and_weighs_keyword_and_vector_scores() -> None:
     assert [found[chunk].is_keyword_match for chunk in (1, 2, 3)] == [True, True, False]
 
 
+def test_rank_judges_a_text_without_a_vector_by_its_words() -> None:
+    found = ranked({1: 4.0, 2: 1.0}, {2: 0.6, 3: 0.4}, 0.5)
+    assert found[1].score == pytest.approx(1.0)
+    assert found[1].components == {"keyword": 1.0}
+    assert found[2].score == pytest.approx(0.5 * 0.25 + 0.5)
+
+
 def test_rank_without_a_vector_weight_uses_keyword_scores_alone() -> None:
     found = ranked({1: 4.0, 2: 1.0}, {2: 1.0}, 0.0)
     assert (found[1].score, found[2].score) == pytest.approx((1.0, 0.25))

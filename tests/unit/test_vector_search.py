@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -16,6 +17,7 @@ from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.filters import ChunkFilter
 from clankersd.search.vector import (
     MAX_LISTED_CHUNKS,
+    MAX_VECTORS_COMPARED_STORED,
     OVERSAMPLING,
     QueryVector,
     ScoredChunks,
@@ -110,6 +112,7 @@ class LoadedIndex:
     mirror = MIRROR
     mirror_problem: str | None = None
     live = None
+    vector_count = CHUNKS
 
     async def follow(self) -> None: ...
 
@@ -138,6 +141,39 @@ def test_similarities_without_neighbours_say_so(is_complete: bool, problem: str 
     nothing = VectorMatches([], matches.query)
     anyio.run(search.similarities, nothing, [], cast(Any, None))
     assert nothing.note is None
+
+
+@pytest.mark.parametrize(
+    ("count", "indexes_vectors", "problem", "is_searched"),
+    [
+        (MAX_VECTORS_COMPARED_STORED, False, None, True),
+        (MAX_VECTORS_COMPARED_STORED + 1, False, None, False),
+        (MAX_VECTORS_COMPARED_STORED + 1, True, None, True),
+        (MAX_VECTORS_COMPARED_STORED + 1, False, "too little memory", True),
+    ],
+)
+def test_many_vectors_on_disk_are_not_compared_while_they_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, count: int, indexes_vectors: bool, problem: str | None, is_searched: bool
+) -> None:
+    """Right after a start, a search among a million vectors failed because it took longer than ten seconds."""
+
+    async def embed_query(_: VectorSearch, query: str) -> QueryVector:
+        return QueryVector(DIRECTION)
+
+    async def stored(*_: object) -> ScoredChunks:
+        return [(1, 0.9)]
+
+    monkeypatch.setattr(VectorSearch, "embed_query", embed_query)
+    monkeypatch.setattr(VectorSearch, "_nearest_stored", stored)
+    index = LoadedIndex()
+    index.mirror, index.mirror_problem, index.vector_count = Mirror(1, DIMS), problem, count
+    store = SimpleNamespace(engine=SimpleNamespace(indexes_vectors=indexes_vectors))
+    search = VectorSearch(cast(Any, store), cast(Any, index), cast(Any, None), ChunkTable(), cast(Any, None))
+    chunk_filter = ChunkFilter("true", {}, is_narrow=False)
+    found = anyio.run(search.search, "anything", chunk_filter, POOL)
+    assert bool(found.nearest) == is_searched
+    unavailable = "vector search unavailable: they are being loaded into memory"
+    assert found.query.problem == (None if is_searched else unavailable)
 
 
 def test_nearest_exact_lists_few_chunks_where_nearly_all_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,9 @@ class Engine(ABC):
     vector_extension: str
     """Name of the extension for vectors."""
 
+    indexes_vectors = False
+    """True if the nearest of many stored vectors are found without comparing all of them."""
+
     migrations_table: str
     """SQL that creates the table of applied migrations unless it exists."""
 

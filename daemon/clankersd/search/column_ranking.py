@@ -112,14 +112,18 @@ def rank_columns(
     known = similarities[is_scaling & is_known]
     known = known if len(known) else similarities[is_known]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 1.0)
-    vectors = np.where(is_known, np.clip((similarities - low) * (1 / (high - low)), 0, 1) if high > low else 1.0, 0.0)
+    scaled = np.clip((similarities - low) * (1 / (high - low)), 0, 1) if high > low else 1.0
+    # A text without a vector, such as one that was just stored, is judged by its words alone.
+    vectors = np.where(is_known, scaled, np.minimum(1.0, keywords / best))
     keyword_weight = (1 - vector_weight) / best
     scores = keyword_weight * keywords + vector_weight * vectors
     # Of the chunks of a message, the best one represents it, with the best score of each kind.
     keys = columns.keys(chunks)
     order = np.lexsort((chunks, -scores, keys))
     starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1])[: len(order)])
-    keywords, vectors = (np.maximum.reduceat(one[order], starts) if len(order) else one for one in (keywords, vectors))
+    keywords, vectors, is_known = (
+        np.maximum.reduceat(one[order], starts) if len(order) else one for one in (keywords, vectors, is_known)
+    )
     chosen = order[starts]
     chunks, roles, cosines = chunks[chosen], roles[chosen], cosines[chosen]
     scores = keyword_weight * keywords + vector_weight * vectors if vector_weight else keyword_weight * keywords
@@ -137,7 +141,7 @@ def rank_columns(
         chunks[order],
         scores[order],
         np.minimum(1.0, keywords / best)[order],
-        vectors[order] if vector_weight else None,
+        np.where(is_known, vectors, np.nan)[order] if vector_weight else None,
         None if speaker is None else speaker[order],
         factors[order],
         cosines[order],

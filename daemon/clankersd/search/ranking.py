@@ -116,25 +116,29 @@ def rank(
     low, high = min(known, default=0.0), max(known, default=1.0)
     scale = 1 / (high - low) if high > low else 0.0
     keyword_weight = (1 - vector_weight) / best
-    by_message: dict[tuple[str, int] | int, tuple[float, float, float, AnyRow]] = {}
+    by_message: dict[tuple[str, int] | int, tuple[float, float, bool, float, AnyRow]] = {}
     for chunk, row in rows.items():
-        keyword, similarity, vector = keyword_scores.get(chunk, 0.0), similarities.get(chunk), 0.0
-        if similarity is not None:
+        keyword, similarity = keyword_scores.get(chunk, 0.0), similarities.get(chunk)
+        is_known = similarity is not None
+        if similarity is None:  # such as a text that was just stored: it is judged by its words alone
+            vector = min(1.0, keyword / best)
+        else:
             vector = min(1.0, max(0.0, (similarity - low) * scale)) if scale else 1.0
         score = keyword_weight * keyword + vector_weight * vector
         message = chunk if row.session_id is None or row.turn is None else (row.session_id, row.turn)
         if other := by_message.get(message):
-            keyword, vector = max(keyword, other[0]), max(vector, other[1])
-            if score < other[2] or (score == other[2] and chunk > other[3].id):
-                score, row = other[2:]
-        by_message[message] = keyword, vector, score, row
+            keyword, vector, is_known = max(keyword, other[0]), max(vector, other[1]), is_known or other[2]
+            if score < other[3] or (score == other[3] and chunk > other[4].id):
+                score, row = other[3:]
+        by_message[message] = keyword, vector, is_known, score, row
     candidates = []
-    for keyword, vector, _, row in by_message.values():
+    for keyword, vector, is_known, _, row in by_message.values():
         components = {"keyword": min(1.0, keyword / best)}
         score = keyword_weight * keyword
         if vector_weight:
-            components["vector"] = vector
             score += vector_weight * vector
+            if is_known:
+                components["vector"] = vector
         if speakers.names:
             components["speaker"] = 1.0 if speakers.have_said(row.role, row.id) else 0.0
             score = (score + SPEAKER_WEIGHT * components["speaker"]) / (1 + SPEAKER_WEIGHT)

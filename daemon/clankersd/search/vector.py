@@ -35,6 +35,10 @@ MAX_VECTORS_COMPARED_INLINE = 16_384
 MAX_VECTORS_FILTERED_INLINE = 1 << 18
 """Of more vectors, those of a project are selected in a thread."""
 
+MAX_VECTORS_COMPARED_STORED = 200_000
+"""Vectors up to which those on disk are compared while they are loaded into memory: with a cold file cache, a million
+of them take longer than a search may."""
+
 MAX_LISTED_CHUNKS = 1_000
 """Up to this many matching chunks are listed and compared. Where there are more, the nearest are checked first."""
 
@@ -153,6 +157,8 @@ class VectorSearch:
             return VectorMatches(query=embedded)
         if labels is not None:
             await labels.is_over.wait()
+        if await self._is_loading_many():
+            return VectorMatches(query=_unavailable("they are being loaded into memory"))
         try:
             return VectorMatches(await self.nearest(embedded.vector, chunk_filter, k, labels), embedded)
         except MemoryError as error:
@@ -191,7 +197,9 @@ class VectorSearch:
         """
         if not self._can_smooth(matches):
             matches.cosines, matches.note = dict(matches.nearest), self._plain_note(matches)
-            return matches.cosines
+            # All others are farther away.
+            lowest = min(matches.cosines.values(), default=0.0)
+            return {chunk: matches.cosines.get(chunk, lowest) for chunk in chunks} if matches.cosines else {}
         import numpy as np
 
         smoothed, cosines = await self.similarity_columns(matches, np.array(chunks, np.int64), chunk_filter)
@@ -209,7 +217,8 @@ class VectorSearch:
         if not self._can_smooth(matches):
             nearest, matches.note = dict(matches.nearest), self._plain_note(matches)
             cosines = np.array([nearest.get(chunk, np.nan) for chunk in chunks.tolist()], np.float64)
-            return cosines, cosines
+            lowest = min(nearest.values(), default=np.nan)  # all others are farther away
+            return np.where(np.isnan(cosines), lowest, cosines), cosines
         centre = await self._centre(chunk_filter)
         vector, mirror, live = matches.query.vector, self._index.mirror, self._index.live
         assert vector is not None
@@ -322,6 +331,15 @@ class VectorSearch:
             return []
         blob = vector.astype("<f4").tobytes()
         return await self._store.read_for_search(lambda db: vectors.nearest(db, live, blob, k, ids, params))
+
+    async def _is_loading_many(self) -> bool:
+        """Begin to load the vectors unless they are loaded; return whether those on disk are too many meanwhile."""
+        index = self._index
+        if index.vector_count <= MAX_VECTORS_COMPARED_STORED or self._store.engine.indexes_vectors:
+            return False
+        await self._load_mirror()
+        is_loaded = index.mirror is not None and index.mirror.complete
+        return not is_loaded and index.mirror_problem is None
 
     async def _load_mirror(self) -> None:
         """Load the vectors into memory: few of them now, many in the background."""

@@ -93,6 +93,7 @@ class StoredVector(bytes):
 class PostgresEngine(Engine):
     name = "postgres"
     vector_extension = "pgvector"
+    indexes_vectors = True
     migrations_table = """
         CREATE TABLE IF NOT EXISTS _migrations (
             version    bigint PRIMARY KEY,
