@@ -613,6 +613,24 @@ def test_search_in_the_whole_store_finds_what_a_deletion_has_left() -> None:
         assert found["degraded"] is None
 
 
+def test_lowest_score_keeps_only_messages_that_have_a_word_themselves() -> None:
+    """Neighbours of a message with the word have a keyword score too, and were kept as if they had the word."""
+    with fresh() as own:
+        texts = ["first of all", "the visibleword came up", "and then this", "and that"]
+        for number, text in enumerate(texts):
+            message = {
+                "id": f"m{number}",
+                "sessionId": "s",
+                "role": "user",
+                "textContent": text,
+                "createdAt": BEGAN + number,
+            }
+            own.call("upsertMessage", message=message)
+        for filters in ([], [{"field": "role", "op": "eq", "value": "user"}]):
+            assert len(search(own, "visibleword", filters=filters)["hits"]) > 1
+            assert names(search(own, "visibleword", minScore=1, filters=filters)) == ["m1"]
+
+
 def test_search_that_leaves_out_matches_says_so(filled: RawConnection) -> None:
     whole = search(filled, "amber", mode="keyword", limit=100)
     assert whole["degraded"] is None

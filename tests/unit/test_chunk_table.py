@@ -181,6 +181,9 @@ def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed:
     chunks = np.sort(chance.choice(np.arange(1, 61), 40, replace=False))
     keywords = np.where(chance.random(40) < 0.6, chance.random(40).round(1), 0.0)
     similarities = np.where(chance.random(40) < 0.6, chance.random(40).round(1), np.nan)
+    assert table.columns is not None
+    keys = table.columns.keys(chunks)
+    matches = np.isin(keys, keys[keywords > 0.5])  # the others have a keyword score by their neighbours
     for weight, speakers in ((0.5, Speakers()), (0.0, Speakers(ADA)), (1.0, Speakers(ADA, range(1, 61, 7)))):
         known = zip(chunks.tolist(), keywords.tolist(), similarities.tolist(), strict=True)
         scores: dict[int, float] = {}
@@ -188,9 +191,10 @@ def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed:
         for chunk, keyword, similarity in known:
             scores |= {chunk: keyword} if keyword else {}
             similar |= {chunk: similarity} if similarity == similarity else {}
-        expected = rank(table.rows(chunks.tolist()), scores, similar, weight, speakers)
+        matching = set(chunks[matches].tolist())
+        expected = rank(table.rows(chunks.tolist()), scores, matching, similar, weight, speakers)
         expected.sort(key=lambda candidate: candidate.sort_key)
-        ranking = rank_columns(table, chunks, keywords, similarities, similarities, weight, speakers)
+        ranking = rank_columns(table, chunks, keywords, matches, similarities, similarities, weight, speakers)
         found = ranking.candidates(0, 10) + ranking.candidates(10)
         assert [one.row for one in found] == [one.row for one in expected]
         for one, other in zip(found, expected, strict=True):

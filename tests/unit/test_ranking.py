@@ -228,7 +228,7 @@ def ranked(
     **roles: str,
 ) -> dict[int, Candidate[ChunkRow]]:
     rows = {chunk: row(chunk, roles.get(f"c{chunk}", "user")) for chunk in {*words, *similar}}
-    return {one.row.id: one for one in rank(rows, words, similar, weight, Speakers(frozenset(names)))}
+    return {one.row.id: one for one in rank(rows, words, words.keys(), similar, weight, Speakers(frozenset(names)))}
 
 
 def test_rank_scales_and_weighs_keyword_and_vector_scores() -> None:
@@ -271,7 +271,7 @@ def test_rank_lowers_long_texts_of_the_assistant(tokens: int, position: int, fac
     answer = row(1, "assistant")
     answer.tokens, answer.position = tokens, position
     assert assistant_factor(answer) == pytest.approx(factor)
-    [candidate] = rank({1: answer}, {1: 1.0}, {}, 0.0, Speakers())
+    [candidate] = rank({1: answer}, {1: 1.0}, {1}, {}, 0.0, Speakers())
     assert candidate.score == pytest.approx(factor)
 
 
@@ -279,7 +279,7 @@ def test_rank_returns_a_message_once_by_the_chunk_that_matches_best() -> None:
     rows = {chunk: row(chunk) for chunk in (1, 2, 3)}
     rows[1].session_id = rows[2].session_id = "s"
     rows[1].turn = rows[2].turn = 3
-    found = rank(rows, {1: 4.0}, {1: 0.5, 2: 0.6, 3: 0.4}, 0.5, Speakers())
+    found = rank(rows, {1: 4.0}, {1}, {1: 0.5, 2: 0.6, 3: 0.4}, 0.5, Speakers())
     assert {one.row.id: one.score for one in found} == pytest.approx({1: 0.5 + 0.5, 3: 0.0})
 
 

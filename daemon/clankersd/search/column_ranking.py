@@ -27,12 +27,14 @@ class ColumnRanking:
 
     There are no vector components if vectors have no weight, no speaker components if the query names nobody, and no
     phrase components if no text has it word for word. A role, a phrase or a cosine is NaN where there is none.
+    `matches` tells which messages have a word of the query themselves: a keyword score may come from a neighbour.
     """
 
     table: ChunkTable
     chunks: Any
     scores: Any
     keywords: Any
+    matches: Any
     vectors: Any
     speakers: Any
     roles: Any
@@ -47,8 +49,8 @@ class ColumnRanking:
         return bool(self.table.of_source(self.chunks, "memories").any())
 
     def keyword_matches(self) -> Any:
-        """Return the chunks that have a keyword score, best first, as an array."""
-        return self.chunks[self.keywords > 0]
+        """Return the chunks of messages that have a word of the query, best first, as an array."""
+        return self.chunks[self.matches]
 
     def with_phrases(self, exact: AbstractSet[int]) -> "ColumnRanking":
         """Return the ranking with raised scores of the chunks that have the query word for word, as `raise_phrases`."""
@@ -57,13 +59,12 @@ class ColumnRanking:
         is_exact = np.isin(self.chunks, np.array(sorted(exact), np.int64))
         scores = (self.scores + PHRASE_WEIGHT * is_exact) / (1 + PHRASE_WEIGHT)
         order = _best_first(self.table, self.chunks, scores)
-        components = (self.keywords, self.vectors, self.speakers, self.roles, self.cosines)
-        keywords, vectors, speakers, roles, cosines = (
-            None if column is None else column[order] for column in components
-        )
+        components = (self.keywords, self.matches, self.vectors, self.speakers, self.roles, self.cosines)
+        ordered = [None if column is None else column[order] for column in components]
+        keywords, matches, vectors, speakers, roles, cosines = ordered
         phrases = np.where(is_exact, 1.0, np.nan)[order]
         return ColumnRanking(
-            self.table, self.chunks[order], scores[order], keywords, vectors, speakers, roles, cosines, phrases
+            self.table, self.chunks[order], scores[order], keywords, matches, vectors, speakers, roles, cosines, phrases
         )
 
     def candidates(self, start: int, end: int | None = None) -> list[Candidate[RankingRow]]:
@@ -72,13 +73,16 @@ class ColumnRanking:
         rows = self.table.rows(self.chunks[own].tolist())
         columns = [self.scores, self.keywords, self.vectors, self.speakers, self.roles, self.phrases, self.cosines]
         found = []
-        for chunk, score, keyword, vector, speaker, role, phrase, cosine in zip(
-            self.chunks[own].tolist(), *(_listed(column, len(self.chunks[own]), own) for column in columns), strict=True
+        for chunk, is_match, score, keyword, vector, speaker, role, phrase, cosine in zip(
+            self.chunks[own].tolist(),
+            self.matches[own].tolist(),
+            *(_listed(column, len(self.chunks[own]), own) for column in columns),
+            strict=True,
         ):
             named = {"keyword": keyword, "vector": vector, "speaker": speaker, "role": role, "phrase": phrase}
             components = {name: value for name, value in named.items() if value is not None}
             if chunk in rows:
-                found.append(Candidate(rows[chunk], score, keyword > 0, components, cosine=cosine))
+                found.append(Candidate(rows[chunk], score, is_match, components, cosine=cosine))
         return found
 
 
@@ -93,6 +97,7 @@ def rank_columns(
     table: ChunkTable,
     chunks: Any,
     keywords: Any,
+    matches: Any,
     similarities: Any,
     cosines: Any,
     vector_weight: float,
@@ -121,8 +126,8 @@ def rank_columns(
     keys = columns.keys(chunks)
     order = np.lexsort((chunks, -scores, keys))
     starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1])[: len(order)])
-    keywords, vectors, is_known = (
-        np.maximum.reduceat(one[order], starts) if len(order) else one for one in (keywords, vectors, is_known)
+    keywords, matches, vectors, is_known = (
+        np.maximum.reduceat(one[order], starts) if len(order) else one for one in (keywords, matches, vectors, is_known)
     )
     chosen = order[starts]
     chunks, roles, cosines = chunks[chosen], roles[chosen], cosines[chosen]
@@ -141,6 +146,7 @@ def rank_columns(
         chunks[order],
         scores[order],
         np.minimum(1.0, keywords / best)[order],
+        matches[order],
         np.where(is_known, vectors, np.nan)[order] if vector_weight else None,
         None if speaker is None else speaker[order],
         factors[order],

@@ -82,16 +82,18 @@ class Fusion:
         import numpy as np
 
         chunks, columns = np.array(found, np.int64), self.table.columns
-        keywords = np.zeros(len(chunks))
+        keywords, matches = np.zeros(len(chunks)), np.zeros(len(chunks), np.bool_)
         if self.turn_scores and found and columns is not None:
-            keywords = self.turn_scores.scores_of_chunks(chunks, columns.keys(chunks))
+            keys = columns.keys(chunks)
+            keywords = self.turn_scores.scores_of_chunks(chunks, keys)
+            matches = self.turn_scores.matches_of_keys(keys)
         similarities, cosines = await self.vectors.similarity_columns(self.matches, chunks, self.filter)
         weight = self._fixed_weight()
         if weight is None:
             scores = dict(zip(found, keywords.tolist(), strict=True))
             known = zip(found, similarities.tolist(), strict=True)
             weight = self._weight_by_agreement(scores, {chunk: one for chunk, one in known if one == one})
-        return rank_columns(self.table, chunks, keywords, similarities, cosines, weight, self.speakers)
+        return rank_columns(self.table, chunks, keywords, matches, similarities, cosines, weight, self.speakers)
 
     async def _rank_rows(self, rows: dict[int, RankingRow]) -> list[Candidate[RankingRow]]:
         scores = self.turn_scores.scores_of_rows(rows) if self.turn_scores else {}
@@ -99,7 +101,8 @@ class Fusion:
         weight = self._fixed_weight()
         if weight is None:
             weight = self._weight_by_agreement(scores, similarities)
-        candidates = rank(rows, scores, similarities, weight, self.speakers)
+        matches = self.turn_scores.matches_of_rows(rows) if self.turn_scores else set()
+        candidates = rank(rows, scores, matches, similarities, weight, self.speakers)
         for candidate in candidates:
             candidate.cosine = self.matches.cosines.get(candidate.row.id)
         return sorted(candidates, key=lambda candidate: candidate.sort_key)

@@ -99,13 +99,15 @@ def fusion_weight(
 def rank(
     rows: Mapping[int, AnyRow],
     keyword_scores: dict[int, float],
+    matches: AbstractSet[int],
     similarities: dict[int, float],
     vector_weight: float,
     speakers: Speakers,
 ) -> list[Candidate[AnyRow]]:
     """Score every message, file, memory and document chunk between 0 and 1: a weighted mean of both scores, and priors.
 
-    Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are those of
+    A keyword score may come from a neighbour; `matches` are the chunks of messages that have a word of the query
+    themselves. Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are those of
     the message: of its chunks, the one that matches best represents it.
     """
     # Tool calls do not set the scale: they are many, short, and have the words of the messages around them.
@@ -145,7 +147,7 @@ def rank(
         if row.role in ("assistant", "tool"):
             components["role"] = assistant_factor(row) * (TOOL_FACTOR if row.role == "tool" else 1.0)
             score *= components["role"]
-        candidates.append(Candidate(row, score, keyword > 0, components))
+        candidates.append(Candidate(row, score, row.id in matches, components))
     highest = max((candidate.score for candidate in candidates), default=0.0)
     if highest > 1:  # a tool call with more words of the query than any message
         for candidate in candidates:

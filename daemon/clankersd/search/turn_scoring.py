@@ -102,13 +102,7 @@ class TurnScores:
 
         A score belongs to the message: its best chunk has it, or any of its chunks if that one is not among the rows.
         """
-        numbers = self.places.session_numbers
-        keys = {}
-        for chunk, row in rows.items():
-            if row.session_id is None or row.turn is None:
-                keys[chunk] = -chunk
-            elif number := numbers.get(row.session_id):
-                keys[chunk] = number * TURNS_PER_SESSION + row.turn
+        keys = self._keys_of_rows(rows)
         distinct = list(set(keys.values()))
         scores, best_chunks = self.scores_at(distinct), self.best_chunks(distinct)
         by_chunk = {}
@@ -117,6 +111,29 @@ class TurnScores:
             if key in scores and (best == chunk or best not in rows):
                 by_chunk[chunk] = scores[key]
         return by_chunk
+
+    def matches_of_rows(self, rows: Mapping[int, RankingRow]) -> set[int]:
+        """Return the chunks of messages in which a term occurs, not only near them."""
+        keys = self._keys_of_rows(rows)
+        matching = self.best_chunks(list(set(keys.values())))
+        return {chunk for chunk, key in keys.items() if key in matching}
+
+    def _keys_of_rows(self, rows: Mapping[int, RankingRow]) -> dict[int, int]:
+        numbers = self.places.session_numbers
+        keys = {}
+        for chunk, row in rows.items():
+            if row.session_id is None or row.turn is None:
+                keys[chunk] = -chunk
+            elif number := numbers.get(row.session_id):
+                keys[chunk] = number * TURNS_PER_SESSION + row.turn
+        return keys
+
+    def matches_of_keys(self, keys: "Array") -> "Array":
+        """Return which of the turns have a term themselves."""
+        import numpy as np
+
+        positions = np.minimum(np.searchsorted(self.matched_keys, keys), len(self.matched_keys) - 1)
+        return self.matched_keys[positions] == keys  # type: ignore[no-any-return]
 
     def scores_of_chunks(self, chunks: "Array", keys: "Array") -> "Array":
         """Return the scores of chunks, an ordered array, by the same rule; 0 for none. `keys` are those of turns."""
