@@ -107,8 +107,8 @@ def rank(
     """Score every message, file, memory and document chunk between 0 and 1: a weighted mean of both scores, and priors.
 
     A keyword score may come from a neighbour; `matches` are the chunks of messages that have a word of the query
-    themselves. Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are those of
-    the message: of its chunks, the one that matches best represents it.
+    themselves. Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are
+    those of the message: of its chunks, the one that matches best represents it.
     """
     # Tool calls do not set the scale: they are many, short, and have the words of the messages around them.
     scaling = [chunk for chunk, row in rows.items() if row.role != "tool"] or list(rows)
