@@ -608,6 +608,20 @@ def test_question_below_other_passages_is_told_with_its_answer(history: RawConne
     assert "→ It ran out of file descriptors" in shown["text"]
 
 
+PASTED_LOG = "\n".join(
+    f"12:0{number}:11 INFO worker {number} started with settings profile default and waits for jobs"
+    for number in range(9)
+)
+
+
+def test_excerpt_of_a_passage_has_the_words_that_match(history: RawConnection) -> None:
+    session(history, "old-9", 9)
+    text = f"Look at this:\n{PASTED_LOG}\nFATAL brontosaurus lease expired, shutting down"
+    message(history, "old-9", "log", "user", text, 10)
+    shown = preview(history, "why did the brontosaurus lease expire?")
+    assert "FATAL brontosaurus lease expired" in shown["text"]
+
+
 def test_failed_call_is_told_with_the_answer_that_followed(history: RawConnection) -> None:
     session(history, "old-9", 9)
     message(history, "old-9", "q", "user", "Please look after the nightly job.", 10)

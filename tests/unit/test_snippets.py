@@ -128,3 +128,24 @@ def test_excerpt_without_marks_is_the_marked_one_without_marks() -> None:
     shown = excerpt("one  two\nthree " * 60, {"two"})
     assert shown.plain == MARKS.sub("", shown.marked)
     assert "«two»" in shown.marked
+
+
+def test_excerpt_of_another_length_contains_the_densest_matches() -> None:
+    log = "12:01:11 INFO worker started with the default profile and waits for jobs\n" * 9
+    text = f"Look at this:\n{log}FATAL brontosaurus lease expired, shutting down"
+    shown = excerpt(text, {"brontosauru", "leas", "expir"}, 150)
+    assert shown.marked.endswith("FATAL «brontosaurus» «lease» «expired», shutting down")
+    assert len(shown.plain) <= 150 + SLACK
+
+
+def test_excerpt_prefers_heavy_words_and_different_ones() -> None:
+    text = "an error error error error " + "hay " * 200 + "a zorblax error " + "hay " * 200 + "the worker error"
+    assert "«zorblax» «error»" in excerpt(text, {"error", "zorblax"}, 100).marked
+    weights = {"error": 1.0, "worker": 2.0, "zorblax": 3.0}
+    assert "«zorblax»" in excerpt(text, {"error", "worker", "zorblax"}, 100, weights).marked
+    assert "«worker»" in excerpt(text, {"error", "worker", "zorblax"}, 100, weights | {"worker": 4.0}).marked
+
+
+def test_excerpt_keeps_a_match_at_its_end() -> None:
+    text = "hay " * 100 + "first " + "x" * 87 + " second " + "hay " * 100
+    assert excerpt(text, {"first", "second"}, 125).marked.count("«") == 2

@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,11 @@ WORD_SEARCH_CHARACTERS = 20
 MAX_UNINFLECTED_CHARACTERS = 2
 """Stems of at most this length only match the word itself: such short words have no endings."""
 
+REPETITION_WEIGHT = 0.1
+"""Weight of a stem in an excerpt that has it already, beside 1 for the first time."""
+
+ROUNDING_ERROR = 1e-6
+NO_WEIGHTS: Mapping[str, float] = {}
 MARK, UNMARK = "«", "»"
 
 # The index splits words at an underscore, and indexes parts of camelCase names and of CJK text in addition.
@@ -68,16 +74,26 @@ def snippet(text: str, stems: AbstractSet[str]) -> str:
     return excerpt(text, stems).marked
 
 
-def excerpt(text: str, stems: AbstractSet[str]) -> Excerpt:
-    """Choose about SNIPPET_CHARACTERS of the text around the densest matches of the stems."""
+def excerpt(
+    text: str,
+    stems: AbstractSet[str],
+    max_characters: int = SNIPPET_CHARACTERS,
+    weights: Mapping[str, float] = NO_WEIGHTS,
+) -> Excerpt:
+    """Choose at most `max_characters` of the text around the densest matches of the stems.
+
+    `weights` are those of stems; one without a weight counts 1.
+    """
     plain = _without_accents(text)
     lower = _lower(plain)
-    matches = _merge(sorted(span for stem in stems for span in _find(stem, plain, lower)))
-    start = _densest_start(matches, len(text))
-    end = min(start + SNIPPET_CHARACTERS, len(text))
+    found = sorted((*span, stem) for stem in stems for span in _find(stem, plain, lower))
+    matches = _merge(found)
+    start = _densest_start(found, len(text), max_characters, weights)
+    end = min(start + max_characters, len(text))
     if start and (space := text.find(" ", start, start + WORD_SEARCH_CHARACTERS)) >= 0:
         start = space + 1
-    if end < len(text) and (space := text.rfind(" ", end - WORD_SEARCH_CHARACTERS, end)) >= 0:
+    is_inside_word = end < len(text) and not text[end].isspace()
+    if is_inside_word and (space := text.rfind(" ", end - WORD_SEARCH_CHARACTERS, end)) >= 0:
         end = space
     return Excerpt(text, start, end, [span for span in matches if span[0] >= start and span[1] <= end])
 
@@ -122,10 +138,10 @@ def _matcher(stem: str) -> tuple[str, re.Pattern[str] | None]:
     return beginning, re.compile(f"{_WORD_START}(?i:{re.escape(beginning)}{last}){ending}{_WORD_END}")
 
 
-def _merge(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge spans that overlap, such as those of a name and of its parts; they are sorted."""
+def _merge(found: list[tuple[int, int, str]]) -> list[tuple[int, int]]:
+    """Merge the spans of matches that overlap, such as those of a name and of its parts; they are sorted."""
     merged: list[tuple[int, int]] = []
-    for start, end in spans:
+    for start, end, _ in found:
         if merged and start < merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
@@ -143,15 +159,26 @@ def _lower(plain: str) -> str:
     return plain.lower().replace("ς", "σ")
 
 
-def _densest_start(matches: list[tuple[int, int]], length: int) -> int:
-    """Find the start of the window that holds the most matches."""
-    if not matches or length <= SNIPPET_CHARACTERS:
+def _densest_start(
+    found: list[tuple[int, int, str]], length: int, max_characters: int, weights: Mapping[str, float]
+) -> int:
+    """Find the start of the window whose matches weigh most. Other stems count more than the same one again."""
+    if not found or length <= max_characters:
         return 0
-    best, best_count, last = matches[0][0], 0, 0
-    for first, (start, _) in enumerate(matches):
-        last = max(last, first)
-        while last < len(matches) and matches[last][1] <= start + SNIPPET_CHARACTERS - LEAD_CHARACTERS:
+    lead = min(LEAD_CHARACTERS, max_characters // 5)
+    counts: Counter[str] = Counter()
+    best, best_weight, weight, last = found[0][0], 0.0, 0.0, 0
+    for first, (start, _, first_stem) in enumerate(found):
+        while last < len(found) and found[last][1] <= start + max_characters - lead:
+            stem = found[last][2]
+            weight += weights.get(stem, 1.0) * (REPETITION_WEIGHT if counts[stem] else 1.0)
+            counts[stem] += 1
             last += 1
-        if last - first > best_count:
-            best, best_count = start, last - first
-    return max(0, min(best - LEAD_CHARACTERS, length - SNIPPET_CHARACTERS))
+        if weight > best_weight + ROUNDING_ERROR:
+            best, best_weight = start, weight
+        if last == first:  # longer than the window
+            last += 1
+            continue
+        counts[first_stem] -= 1
+        weight -= weights.get(first_stem, 1.0) * (REPETITION_WEIGHT if counts[first_stem] else 1.0)
+    return max(0, min(best - lead, length - max_characters))
