@@ -645,6 +645,19 @@ def test_prompt_about_another_project_gets_nothing_here(history: RawConnection) 
     assert {one["chosen"] for one in preview(history, asked)["considered"]} <= {False}
 
 
+def test_passage_with_all_words_of_the_prompt_is_told_though_another_project_has_closer_texts(
+    history: RawConnection,
+) -> None:
+    session(history, "old-9", 9)
+    text = f"Look at this:\n{PASTED_LOG}\nFATAL brontosaurus lease expired, shutting down"
+    message(history, "old-9", "log", "user", text, 10)
+    session(history, "foreign", 1, project="/home/me/garden")
+    message(history, "foreign", "f1", "user", "Why did the lease of the garden expire so early?", 2)
+    shown = preview(history, "why did the brontosaurus lease expire?")
+    assert "log" in shown["ids"]
+    assert preview(history, "when does the lease of the garden end?")["ids"] == []
+
+
 def test_global_memory_of_another_project_does_not_make_that_project_an_own_one(history: RawConnection) -> None:
     session(history, "foreign", 1, project="/home/me/garden")
     message(history, "foreign", "f1", "user", "Water the tomato seedlings in the greenhouse every morning.", 2)

@@ -34,3 +34,13 @@ def test_measuring_stops_at_the_first_close_hit() -> None:
     strengths = iter([0.9, 0.0])
     assert not is_weak(strengths)
     assert next(strengths) == 0.0
+
+
+def test_closer_text_of_another_project_counts_less_the_more_words_a_text_has() -> None:
+    calibration = Calibration(baseline=0.2, elsewhere=0.6)
+    assert calibration.penalty(0.6) == calibration.penalty(None) == 0.0
+    full = calibration.penalty(0.2)
+    assert full == pytest.approx(2.4 * 0.5)
+    assert calibration.penalty(0.2, 0.6) == pytest.approx(full)
+    assert calibration.penalty(0.2, 0.8) == pytest.approx(full / 2)
+    assert calibration.penalty(0.2, 1.0) == 0.0

@@ -26,6 +26,9 @@ COSINE_WEIGHT = 1.6
 MARGIN_WEIGHT = 2.4
 """Weight of how much closer the best text of another project is than the best one of this project."""
 
+PROTECTED_COVERAGE = 0.6
+"""Coverage from which on less of that margin counts, down to none if a text has all words of the query."""
+
 MIN_STRENGTH = 0.45
 """Strength from which a text is close to the query. Of questions about long conversations, nine of ten find such a text
 in their own project, and two of ten in another one."""
@@ -59,11 +62,15 @@ class Calibration:
             return 1.3 * closeness.coverage
         return closeness.coverage + COSINE_WEIGHT * max(0.0, self._calibrated(closeness.cosine))
 
-    def penalty(self, best_cosine: float | None) -> float:
-        """Return the strength demanded in addition if another project has a closer text than `best_cosine`."""
+    def penalty(self, best_cosine: float | None, best_coverage: float = 0.0) -> float:
+        """Return the strength demanded in addition if another project has a closer text than `best_cosine`.
+
+        Cosines alone do not tell that a text has all words of the query, so that coverage reduces it.
+        """
         if self.elsewhere is None or best_cosine is None or best_cosine >= self.elsewhere:
             return 0.0
-        return MARGIN_WEIGHT * (self._calibrated(self.elsewhere) - self._calibrated(best_cosine))
+        share = min(1.0, (1 - best_coverage) / (1 - PROTECTED_COVERAGE))
+        return share * MARGIN_WEIGHT * (self._calibrated(self.elsewhere) - self._calibrated(best_cosine))
 
     def _calibrated(self, cosine: float) -> float:
         return (cosine - self.baseline) / (1 - self.baseline)
