@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from clankersd.index.tokenize import CJK_CHARACTER
 from clankersd.search.snippets import matching_stems
 
 MAX_EXAMINED = 10
@@ -32,6 +33,13 @@ PROTECTED_COVERAGE = 0.6
 MIN_STRENGTH = 0.45
 """Strength from which a text is close to the query. Of questions about long conversations, nine of ten find such a text
 in their own project, and two of ten in another one."""
+
+MAX_RARE_SHARE = 0.001
+FEW_CHUNKS, MAX_FEW_SHARE = 3, 0.004
+"""Share of all chunks up to which a word is rare. A word in few chunks is rare also if they are a larger share, up to
+the other one: in 1 of 250 chunks, 3 of 750, 5 of 5,000, or 100 of 100,000."""
+
+MIN_NAME_CHARACTERS = 3
 
 DEFAULT_BASELINE = 0.15
 """Mean cosine of two texts where it is not measured."""
@@ -79,6 +87,17 @@ class Calibration:
 def word_weight(frequency: int, chunk_count: int) -> float:
     """Return the weight of a word that occurs in `frequency` of all chunks: the rarer, the higher."""
     return math.log(1 + (chunk_count + 1) / (frequency + 0.5))
+
+
+def is_rare_name(stem: str, frequency: int, chunk_count: int) -> bool:
+    """Return whether a stem looks like a name that hardly any of all chunks contain.
+
+    In a small store every word is rare, so that there is none. Numbers and bigrams of CJK text are no names.
+    """
+    few = min(FEW_CHUNKS, MAX_FEW_SHARE * chunk_count)
+    if not 0 < frequency <= max(few, MAX_RARE_SHARE * chunk_count):
+        return False
+    return len(stem) >= MIN_NAME_CHARACTERS and not stem[0].isdigit() and not CJK_CHARACTER.search(stem)
 
 
 def measure(text: str, weights: Mapping[str, float], cosine: float | None) -> Closeness:
