@@ -564,6 +564,63 @@ def test_important_memory_that_shares_one_rare_word_is_told(remembering: RawConn
     assert considered["strength"] >= considered["needed"]
 
 
+@pytest.fixture
+def busy(recall_rpc: RawConnection) -> RawConnection:
+    """A store with so many texts that the frequency of a word tells whether it is rare."""
+    subjects = ("user", "file", "error", "test", "invoice", "customer", "settings", "script", "module", "exporter")
+    given = [
+        {"id": f"b{number}", "sessionId": "busy", "role": "user", "createdAt": T0 + number}
+        | {"textContent": f"The {subjects[number % 10]} of report {number} is checked by the {subjects[number % 7]}."}
+        for number in range(700)
+    ]
+    events = [{"session": {"id": "busy", "projectPath": PROJECT, "createdAt": T0}}, *({"message": m} for m in given)]
+    recall_rpc.call("events.batch", events=events)
+    return recall_rpc
+
+
+GOTCHA = "The zorblax exporter must never be run on Fridays because it locks the tables."
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "refactor the zorblax module so that it reads its settings from the environment",
+        "write a script that calls zorblax for each customer and mails the result to accounting",
+        "I want to schedule zorblax every day at 9am via cron",
+        "Please add a --dry-run option to the `zorblax` command and write unit tests for it",
+        "Can you change the deploy pipeline so that Zorblax is started after the migration step has finished and its "
+        "output is kept as an artifact?",
+    ],
+)
+def test_important_memory_with_a_rare_name_of_a_long_prompt_is_told(busy: RawConnection, asked: str) -> None:
+    gotcha = remember(busy, GOTCHA, None, category="gotcha", importance=0.9)
+    middling = remember(busy, "A zorblax is blue, and was bought in the spring.", None, importance=0.5)
+    settled(busy)
+    shown = preview(busy, asked)
+    assert gotcha in shown["ids"]
+    considered = {one["id"]: one for one in shown["considered"]}
+    assert considered[gotcha]["why"] in ("has a rare word of the prompt", "close to the prompt")
+    assert considered[gotcha]["strength"] >= considered[gotcha]["needed"]
+    assert considered[middling]["needed"] == 0.65, "a memory of middle importance needs what it needed before"
+
+
+@pytest.mark.parametrize(
+    ("content", "asked"),
+    [
+        ("The zorblax test must never run twice.", "write a test for the page that lists all orders of a shop"),
+        ("Never delete the zorblax file by hand.", "which file has the colours of the new landing page in it?"),
+        ("A zorblax error is harmless and may be ignored.", "why does the login page show an error after midnight?"),
+        ("The zorblax user must never be renamed.", "add a column with the age of each user to the overview page"),
+    ],
+)
+def test_important_memory_with_a_common_word_of_the_prompt_is_not_told(
+    busy: RawConnection, content: str, asked: str
+) -> None:
+    gotcha = remember(busy, content, None, category="gotcha", importance=0.9)
+    settled(busy)
+    assert gotcha not in preview(busy, asked)["ids"]
+
+
 def test_memory_about_something_else_is_not_told_however_important(remembering: RawConnection) -> None:
     other = remember(remembering, "The office plants are watered on Fridays.", None, importance=1.0)
     recall = preview(remembering, "fix the login form")
@@ -608,6 +665,20 @@ def test_question_below_other_passages_is_told_with_its_answer(history: RawConne
     assert "→ It ran out of file descriptors" in shown["text"]
 
 
+PASTED_LOG = "\n".join(
+    f"12:0{number}:11 INFO worker {number} started with settings profile default and waits for jobs"
+    for number in range(9)
+)
+
+
+def test_excerpt_of_a_passage_has_the_words_that_match(history: RawConnection) -> None:
+    session(history, "old-9", 9)
+    text = f"Look at this:\n{PASTED_LOG}\nFATAL brontosaurus lease expired, shutting down"
+    message(history, "old-9", "log", "user", text, 10)
+    shown = preview(history, "why did the brontosaurus lease expire?")
+    assert "FATAL brontosaurus lease expired" in shown["text"]
+
+
 def test_failed_call_is_told_with_the_answer_that_followed(history: RawConnection) -> None:
     session(history, "old-9", 9)
     message(history, "old-9", "q", "user", "Please look after the nightly job.", 10)
@@ -629,6 +700,19 @@ def test_prompt_about_another_project_gets_nothing_here(history: RawConnection) 
     assert preview(history, asked)["ids"] == []
     assert preview(history, asked, "/home/me/garden")["ids"] == ["f1"]
     assert {one["chosen"] for one in preview(history, asked)["considered"]} <= {False}
+
+
+def test_passage_with_all_words_of_the_prompt_is_told_though_another_project_has_closer_texts(
+    history: RawConnection,
+) -> None:
+    session(history, "old-9", 9)
+    text = f"Look at this:\n{PASTED_LOG}\nFATAL brontosaurus lease expired, shutting down"
+    message(history, "old-9", "log", "user", text, 10)
+    session(history, "foreign", 1, project="/home/me/garden")
+    message(history, "foreign", "f1", "user", "Why did the lease of the garden expire so early?", 2)
+    shown = preview(history, "why did the brontosaurus lease expire?")
+    assert "log" in shown["ids"]
+    assert preview(history, "when does the lease of the garden end?")["ids"] == []
 
 
 def test_global_memory_of_another_project_does_not_make_that_project_an_own_one(history: RawConnection) -> None:

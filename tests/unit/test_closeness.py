@@ -2,7 +2,15 @@
 
 import pytest
 
-from clankersd.search.closeness import MIN_STRENGTH, Calibration, Closeness, is_weak, measure, word_weight
+from clankersd.search.closeness import (
+    MIN_STRENGTH,
+    Calibration,
+    Closeness,
+    is_rare_name,
+    is_weak,
+    measure,
+    word_weight,
+)
 
 
 def test_rare_words_weigh_more_and_unknown_ones_most() -> None:
@@ -34,3 +42,35 @@ def test_measuring_stops_at_the_first_close_hit() -> None:
     strengths = iter([0.9, 0.0])
     assert not is_weak(strengths)
     assert next(strengths) == 0.0
+
+
+def test_closer_text_of_another_project_counts_less_the_more_words_a_text_has() -> None:
+    calibration = Calibration(baseline=0.2, elsewhere=0.6)
+    assert calibration.penalty(0.6) == calibration.penalty(None) == 0.0
+    full = calibration.penalty(0.2)
+    assert full == pytest.approx(2.4 * 0.5)
+    assert calibration.penalty(0.2, 0.6) == pytest.approx(full)
+    assert calibration.penalty(0.2, 0.8) == pytest.approx(full / 2)
+    assert calibration.penalty(0.2, 1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("stem", "frequency", "chunk_count", "is_rare"),
+    [
+        ("zorblax", 1, 250, True),
+        ("zorblax", 1, 200, False),  # in a small store, every word is rare
+        ("zorblax", 3, 750, True),
+        ("zorblax", 3, 600, False),
+        ("zorblax", 5, 5_000, True),
+        ("zorblax", 100, 100_000, True),
+        ("test", 6, 5_000, False),
+        ("absent", 0, 5_000, False),
+        ("4711", 1, 5_000, False),
+        ("ab", 1, 5_000, False),
+        ("東京", 1, 5_000, False),
+    ],
+)
+def test_name_is_rare_if_hardly_any_chunk_contains_it(
+    stem: str, frequency: int, chunk_count: int, is_rare: bool
+) -> None:
+    assert is_rare_name(stem, frequency, chunk_count) == is_rare

@@ -24,7 +24,7 @@ from clankersd.recall.skip import why_trivial
 from clankersd.search.engine import SearchEngine
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.near_duplicates import collapse_near_duplicates
-from clankersd.search.plan import POOL_SIZE, Page, SearchPlan
+from clankersd.search.plan import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.ranking import collapse_duplicates
 from clankersd.search.rows import RowQuery
 from clankersd.search.snippets import excerpt
@@ -160,14 +160,16 @@ class MatchRow(MemoryChunkRow):
         content, category = self.memory_content or "", self.memory_category or ""
         return _memory_item(str(self.memory_id), content, self.memory_summary, category, self.pinned)
 
-    def to_passage(self, stems: frozenset[str], duplicates: int) -> Item:
+    def to_passage(self, outcome: "SearchOutcome[MatchRow]", duplicates: int) -> Item:
         """Return the chunk as a line of the block: where it is from, how many are like it, and an excerpt."""
         origin = self.path
         if origin is None:
             origin = f"{self.role or 'message'} in {(self.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
         others = f" and {duplicates} like it" if duplicates else ""
         label = f"{format_day(self.created_at)} {origin}{others}"
-        return Item(PASSAGES, _passage_id(self), label, excerpt(self.text, stems).plain, MAX_PASSAGE_CHARACTERS)
+        # The excerpt is as long as what is shown of it: the matches may be at its end.
+        shown = excerpt(self.text, outcome.stems, MAX_PASSAGE_CHARACTERS - 2 * len("… "), outcome.weights)
+        return Item(PASSAGES, _passage_id(self), label, shown.plain, MAX_PASSAGE_CHARACTERS)
 
 
 def resolve_project(db: Db, session: str, project: str | None) -> str | None:
@@ -299,7 +301,7 @@ async def matching_items(
     memory_items = _without_near_duplicates([_row_of(one).to_memory() for one in memories if one.chosen])
     return PromptMatches(
         items=memory_items[:max_memories]
-        + [_row_of(one).to_passage(outcome.stems, one.candidate.duplicates) for one in chosen],
+        + [_row_of(one).to_passage(outcome, one.candidate.duplicates) for one in chosen],
         considered=[_considered(one) for one in memories + texts],
         questions=[row.message_id for row in chosen_texts if row.message_id and row.role == "user"],
         calls={_passage_id(row): row.tool_id for row in chosen_texts if row.tool_id},

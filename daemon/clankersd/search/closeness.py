@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from clankersd.index.tokenize import CJK_CHARACTER
 from clankersd.search.snippets import matching_stems
 
 MAX_EXAMINED = 10
@@ -26,9 +27,19 @@ COSINE_WEIGHT = 1.6
 MARGIN_WEIGHT = 2.4
 """Weight of how much closer the best text of another project is than the best one of this project."""
 
+PROTECTED_COVERAGE = 0.6
+"""Coverage from which on less of that margin counts, down to none if a text has all words of the query."""
+
 MIN_STRENGTH = 0.45
 """Strength from which a text is close to the query. Of questions about long conversations, nine of ten find such a text
 in their own project, and two of ten in another one."""
+
+MAX_RARE_SHARE = 0.001
+FEW_CHUNKS, MAX_FEW_SHARE = 3, 0.004
+"""Share of all chunks up to which a word is rare. A word in few chunks is rare also if they are a larger share, up to
+the other one: in 1 of 250 chunks, 3 of 750, 5 of 5,000, or 100 of 100,000."""
+
+MIN_NAME_CHARACTERS = 3
 
 DEFAULT_BASELINE = 0.15
 """Mean cosine of two texts where it is not measured."""
@@ -59,11 +70,15 @@ class Calibration:
             return 1.3 * closeness.coverage
         return closeness.coverage + COSINE_WEIGHT * max(0.0, self._calibrated(closeness.cosine))
 
-    def penalty(self, best_cosine: float | None) -> float:
-        """Return the strength demanded in addition if another project has a closer text than `best_cosine`."""
+    def penalty(self, best_cosine: float | None, best_coverage: float = 0.0) -> float:
+        """Return the strength demanded in addition if another project has a closer text than `best_cosine`.
+
+        Cosines alone do not tell that a text has all words of the query, so that coverage reduces it.
+        """
         if self.elsewhere is None or best_cosine is None or best_cosine >= self.elsewhere:
             return 0.0
-        return MARGIN_WEIGHT * (self._calibrated(self.elsewhere) - self._calibrated(best_cosine))
+        share = min(1.0, (1 - best_coverage) / (1 - PROTECTED_COVERAGE))
+        return share * MARGIN_WEIGHT * (self._calibrated(self.elsewhere) - self._calibrated(best_cosine))
 
     def _calibrated(self, cosine: float) -> float:
         return (cosine - self.baseline) / (1 - self.baseline)
@@ -72,6 +87,17 @@ class Calibration:
 def word_weight(frequency: int, chunk_count: int) -> float:
     """Return the weight of a word that occurs in `frequency` of all chunks: the rarer, the higher."""
     return math.log(1 + (chunk_count + 1) / (frequency + 0.5))
+
+
+def is_rare_name(stem: str, frequency: int, chunk_count: int) -> bool:
+    """Return whether a stem looks like a name that hardly any of all chunks contain.
+
+    In a small store every word is rare, so that there is none. Numbers and bigrams of CJK text are no names.
+    """
+    few = min(FEW_CHUNKS, MAX_FEW_SHARE * chunk_count)
+    if not 0 < frequency <= max(few, MAX_RARE_SHARE * chunk_count):
+        return False
+    return len(stem) >= MIN_NAME_CHARACTERS and not stem[0].isdigit() and not CJK_CHARACTER.search(stem)
 
 
 def measure(text: str, weights: Mapping[str, float], cosine: float | None) -> Closeness:

@@ -169,6 +169,7 @@ class SearchEngine:
             took_ms=round((time.perf_counter() - started) * 1000, 2),
             cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
             weights=keywords.weights,
+            rare_names=frozenset(keywords.rare_names),
             calibration=calibration,
             weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )

@@ -20,7 +20,7 @@ from clankersd.db import Db, Store
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
 from clankersd.search.chunk_table import ChunkColumns, ChunkTable
-from clankersd.search.closeness import word_weight
+from clankersd.search.closeness import is_rare_name, word_weight
 from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
 from clankersd.search.scope import Scope, Term, TermMatches
 from clankersd.search.term_index import MAX_LOCATED_FREQUENCY, Postings, Spelling, TermIndex
@@ -104,14 +104,15 @@ class Places:
 class KeywordMatches:
     """Matches by term, in the order of the query, and the places of the best chunks with any of them.
 
-    `weights` has every stem of the query, known or not. `limits` state what was left out because there is so much;
-    `problem` is the reason why the search is incomplete otherwise.
+    `weights` has every stem of the query, known or not; `rare_names` those that hardly any chunk contains. `limits`
+    state what was left out because there is so much; `problem` is the reason why the search is incomplete otherwise.
     """
 
     terms: list[TermMatches] = field(default_factory=list)
     places: Places = field(default_factory=Places)
     stems: set[str] = field(default_factory=set)
     weights: dict[str, float] = field(default_factory=dict)
+    rare_names: set[str] = field(default_factory=set)
     limits: list[str] = field(default_factory=list)
     problem: str | None = None
 
@@ -260,6 +261,8 @@ class KeywordLookup:
                 frequency = self._frequency(db, spelling.stem)
                 generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
                 self.matches.weights[spelling.stem] = generic * word_weight(frequency, chunk_count)
+                if word not in GENERIC_WORDS and is_rare_name(spelling.stem, frequency, chunk_count):
+                    self.matches.rare_names.add(spelling.stem)
                 if spelling.stem in stems:
                     continue
                 spellings = [spelling] if frequency else []

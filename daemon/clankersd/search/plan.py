@@ -100,7 +100,8 @@ class SearchOutcome(Generic[R]):
     """One page of candidates, best first, and how they were found.
 
     `degraded` states what is missing and why; `weak` that nothing close to the query was found. `weights` are those of
-    the query's stems. With `compare_elsewhere`, `calibration` tells what cosines mean.
+    the query's stems; `rare_names` are those that hardly any chunk contains. With `compare_elsewhere`, `calibration`
+    tells what cosines mean.
     """
 
     candidates: list[Candidate[R]]
@@ -112,6 +113,7 @@ class SearchOutcome(Generic[R]):
     cursor: str | None
     weak: bool = False
     weights: dict[str, float] = field(default_factory=dict)
+    rare_names: frozenset[str] = frozenset()
     calibration: Calibration = field(default_factory=Calibration)
 
     def snippet(self, candidate: Candidate[R]) -> str:

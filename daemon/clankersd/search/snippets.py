@@ -2,11 +2,13 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clankersd.index.chunker import CJK
 from clankersd.index.tokenize import CJK_CHARACTER
 
 SNIPPET_CHARACTERS = 300
@@ -19,7 +21,23 @@ WORD_SEARCH_CHARACTERS = 20
 MAX_UNINFLECTED_CHARACTERS = 2
 """Stems of at most this length only match the word itself: such short words have no endings."""
 
+REPETITION_WEIGHT = 0.1
+"""Weight of a stem in an excerpt that has it already, beside 1 for the first time."""
+
+ROUNDING_ERROR = 1e-6
+NO_WEIGHTS: Mapping[str, float] = {}
 MARK, UNMARK = "«", "»"
+
+# The index splits words at an underscore, and indexes parts of camelCase names and of CJK text in addition.
+_LETTER = rf"[^\W_{CJK}]"
+_HUMP = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])"
+_WORD_START = rf"(?:(?<!{_LETTER})|{_HUMP})"
+_WORD_END = rf"(?:(?!{_LETTER})|{_HUMP})"
+_ENDING = rf"(?:[^\W_A-Z{CJK}]{{0,4}}|[A-Z]{{0,4}})"
+
+_LATIN = [chr(code) for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))]
+_PLAIN_LETTERS = {letter: unicodedata.normalize("NFD", letter)[0] for letter in _LATIN}
+_ACCENTED = re.compile(f"[{''.join(letter for letter, plain in _PLAIN_LETTERS.items() if letter != plain)}]")
 
 
 @dataclass(frozen=True)
@@ -56,16 +74,26 @@ def snippet(text: str, stems: AbstractSet[str]) -> str:
     return excerpt(text, stems).marked
 
 
-def excerpt(text: str, stems: AbstractSet[str]) -> Excerpt:
-    """Choose about SNIPPET_CHARACTERS of the text around the densest matches of the stems."""
-    matches: list[tuple[int, int]] = []
-    if stems:
-        matches = [match.span() for match in _pattern(frozenset(stems)).finditer(_without_accents(text))]
-    start = _densest_start(matches, len(text))
-    end = min(start + SNIPPET_CHARACTERS, len(text))
+def excerpt(
+    text: str,
+    stems: AbstractSet[str],
+    max_characters: int = SNIPPET_CHARACTERS,
+    weights: Mapping[str, float] = NO_WEIGHTS,
+) -> Excerpt:
+    """Choose at most `max_characters` of the text around the densest matches of the stems.
+
+    `weights` are those of stems; one without a weight counts 1.
+    """
+    plain = _without_accents(text)
+    lower = _lower(plain)
+    found = sorted((*span, stem) for stem in stems for span in _find(stem, plain, lower))
+    matches = _merge(found)
+    start = _densest_start(found, len(text), max_characters, weights)
+    end = min(start + max_characters, len(text))
     if start and (space := text.find(" ", start, start + WORD_SEARCH_CHARACTERS)) >= 0:
         start = space + 1
-    if end < len(text) and (space := text.rfind(" ", end - WORD_SEARCH_CHARACTERS, end)) >= 0:
+    is_inside_word = end < len(text) and not text[end].isspace()
+    if is_inside_word and (space := text.rfind(" ", end - WORD_SEARCH_CHARACTERS, end)) >= 0:
         end = space
     return Excerpt(text, start, end, [span for span in matches if span[0] >= start and span[1] <= end])
 
@@ -78,46 +106,79 @@ def count_matching_stems(text: str, stems: AbstractSet[str]) -> int:
 def matching_stems(text: str, stems: Iterable[str]) -> list[str]:
     """Return the stems that occur in the text."""
     plain = _without_accents(text)
-    if not plain.isascii():
-        return [stem for stem in stems if _pattern(frozenset([stem])).search(plain)]
-    # Most stems are not in most texts, which a search without a pattern finds out much sooner.
-    lower = plain.lower()
-    return [
-        stem
-        for stem in stems
-        if (stem[:-1] if stem.endswith("i") else stem).lower() in lower and _pattern(frozenset([stem])).search(plain)
-    ]
+    lower = _lower(plain)
+    return [stem for stem in stems if next(_find(stem, plain, lower), None)]
+
+
+def _find(stem: str, plain: str, lower: str) -> Iterator[tuple[int, int]]:
+    """Find the spans of the words with a stem, and of CJK text anywhere.
+
+    `plain` is the text without accents, `lower` the same in small letters. Most stems are not in most texts, which a
+    search without a pattern finds out much sooner.
+    """
+    beginning, pattern = _matcher(stem)
+    position = lower.find(beginning)
+    while position >= 0:
+        if pattern is None:
+            yield position, position + len(beginning)
+        elif match := pattern.match(plain, position):
+            yield match.span()
+        position = lower.find(beginning, position + 1)
 
 
 @lru_cache(maxsize=1024)
-def _pattern(stems: frozenset[str]) -> re.Pattern[str]:
-    """Compile a pattern for words that begin with a stem and are little longer, and for CJK text anywhere."""
-    cjk = [re.escape(stem) for stem in stems if CJK_CHARACTER.search(stem)]
-    words = [_word_pattern(_without_accents(stem)) for stem in stems if not CJK_CHARACTER.search(stem)]
-    alternatives = [rf"(?<!\w)(?:{'|'.join(sorted(words))})(?!\w)"] if words else []
-    return re.compile("|".join(alternatives + sorted(cjk, key=len, reverse=True)), re.IGNORECASE)
+def _matcher(stem: str) -> tuple[str, re.Pattern[str] | None]:
+    """Return what a match begins with, and a pattern for words that begin with the stem and are little longer."""
+    if CJK_CHARACTER.search(stem):
+        return stem.lower(), None
+    stem = _lower(_without_accents(stem))
+    # The stem of "flaky" is "flaki": a final i may have been a y.
+    beginning, last = (stem[:-1], "[iy]") if stem.endswith("i") and len(stem) > 1 else (stem, "")
+    ending = _ENDING if len(stem) > MAX_UNINFLECTED_CHARACTERS else ""
+    return beginning, re.compile(f"{_WORD_START}(?i:{re.escape(beginning)}{last}){ending}{_WORD_END}")
 
 
-def _word_pattern(stem: str) -> str:
-    """Allow for endings. The stem of "flaky" is "flaki": a final i may have been a y."""
-    pattern = re.escape(stem[:-1]) + "[iy]" if stem.endswith("i") else re.escape(stem)
-    return pattern + (r"\w{0,4}" if len(stem) > MAX_UNINFLECTED_CHARACTERS else "")
+def _merge(found: list[tuple[int, int, str]]) -> list[tuple[int, int]]:
+    """Merge the spans of matches that overlap, such as those of a name and of its parts; they are sorted."""
+    merged: list[tuple[int, int]] = []
+    for start, end, _ in found:
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _without_accents(text: str) -> str:
-    """Remove accents as the index does, character by character, so that positions stay the same."""
-    return text if text.isascii() else "".join(unicodedata.normalize("NFD", letter)[0] for letter in text)
+    """Remove the accents that the index removes, those of Latin letters; positions stay the same."""
+    return text if text.isascii() else _ACCENTED.sub(lambda match: _PLAIN_LETTERS[match[0]], text)
 
 
-def _densest_start(matches: list[tuple[int, int]], length: int) -> int:
-    """Find the start of the window that holds the most matches."""
-    if not matches or length <= SNIPPET_CHARACTERS:
+def _lower(plain: str) -> str:
+    """Return a text without accents in small letters; positions stay the same."""
+    return plain.lower().replace("ς", "σ")
+
+
+def _densest_start(
+    found: list[tuple[int, int, str]], length: int, max_characters: int, weights: Mapping[str, float]
+) -> int:
+    """Find the start of the window whose matches weigh most. Other stems count more than the same one again."""
+    if not found or length <= max_characters:
         return 0
-    best, best_count, last = matches[0][0], 0, 0
-    for first, (start, _) in enumerate(matches):
-        last = max(last, first)
-        while last < len(matches) and matches[last][1] <= start + SNIPPET_CHARACTERS - LEAD_CHARACTERS:
+    lead = min(LEAD_CHARACTERS, max_characters // 5)
+    counts: Counter[str] = Counter()
+    best, best_weight, weight, last = found[0][0], 0.0, 0.0, 0
+    for first, (start, _, first_stem) in enumerate(found):
+        while last < len(found) and found[last][1] <= start + max_characters - lead:
+            stem = found[last][2]
+            weight += weights.get(stem, 1.0) * (REPETITION_WEIGHT if counts[stem] else 1.0)
+            counts[stem] += 1
             last += 1
-        if last - first > best_count:
-            best, best_count = start, last - first
-    return max(0, min(best - LEAD_CHARACTERS, length - SNIPPET_CHARACTERS))
+        if weight > best_weight + ROUNDING_ERROR:
+            best, best_weight = start, weight
+        if last == first:  # longer than the window
+            last += 1
+            continue
+        counts[first_stem] -= 1
+        weight -= weights.get(first_stem, 1.0) * (REPETITION_WEIGHT if counts[first_stem] else 1.0)
+    return max(0, min(best - lead, length - max_characters))
