@@ -70,7 +70,8 @@ class SearchPlan(Generic[R]):
     and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best
     candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks
     related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned. Without
-    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond a limit were dropped.
+    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond a limit were dropped, and that
+    stored texts wait to be indexed.
     """
 
     filter: ChunkFilter
