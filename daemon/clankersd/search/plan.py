@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol
 
 import msgspec
@@ -114,6 +114,10 @@ class SearchOutcome(Generic[R]):
     weak: bool = False
     weights: dict[str, float] = field(default_factory=dict)
     calibration: Calibration = field(default_factory=Calibration)
+
+    def with_note(self, note: str | None) -> "SearchOutcome[R]":
+        """Return the outcome with one more reason, if any, why something may be missing."""
+        return replace(self, degraded="; ".join(filter(None, (self.degraded, note)))) if note else self
 
     def snippet(self, candidate: Candidate[R]) -> str:
         """Return the part of a candidate's text that matches the query best."""
