@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +263,26 @@ def test_long_message_is_found_soon_after(empty_index: RawConnection) -> None:
     assert settled(empty_index)["backlog"] == 0
     assert holding(empty_index, "granite") == {"long"}
     assert "long" in found(empty_index, "a report about granite", "vector")
+
+
+def test_search_says_that_many_stored_texts_are_not_indexed_yet(fresh_daemon: DaemonProcess) -> None:
+    """Another program holds the lock of the database, so that the backlog stays."""
+    with fresh_daemon.connect() as connection, closing(apsw.Connection(str(fresh_daemon.database))) as other:
+        store(connection, "m", "quartz")
+        settled(connection)
+        assert search(connection, "quartz")["degraded"] is None
+        other.set_busy_timeout(10_000)
+        owners = json.dumps([f"t{number}" for number in range(900)])
+        other.execute("INSERT INTO index_backlog (kind, owner) SELECT 'tool', value FROM json_each(?)", (owners,))
+        other.execute("BEGIN IMMEDIATE")
+        note = search(connection, "quartz")["degraded"]
+        skills = connection.call("skill.search", query="quartz")["degraded"]
+        recalled = connection.call("recall.preview", kind="prompt", query="quartz", project="/p")["degraded"]
+        other.execute("COMMIT")
+        assert "stored texts, such as tool calls and titles, wait to be indexed" in note
+        assert (skills, recalled) == (None, None)
+        settled(connection)
+        assert search(connection, "quartz")["degraded"] is None
 
 
 def test_long_message_that_becomes_short_is_found_by_its_last_text(empty_index: RawConnection) -> None:

@@ -121,3 +121,27 @@ def test_two_times_are_compared(shared_daemon: DaemonProcess, rpc: RawConnection
     assert "6 added, 0 changed, 0 ended" in printed.out
     assert "There are more changes" in printed.err
     assert ctl(shared_daemon, "memory", "compare", "1d", "--query", "port", "--json").json["addedCount"] == 1
+
+
+def test_search_says_that_it_does_not_find_deleted_memories(rpc: RawConnection) -> None:
+    memory = rpc.call("memory.add", content="The API listens on port 8080")["memory"]
+    rpc.call("memory.add", content="The lamp glows at night", scope="user:ada")
+    settled(rpc)
+    then = int(time.time() * 1000)
+
+    def notes(**params: object) -> list[str | None]:
+        both = [rpc.call(method, query="port", asOf=then, **params) for method in ("memory.search", "search")]
+        included = rpc.call("memory.search", query="port", include=["deleted", "expired"], **params)
+        return [answer["degraded"] for answer in (*both, included)]
+
+    assert notes() == [None, None, None]
+    next_millisecond(then)
+    rpc.call("memory.delete", id=memory["id"])
+    assert contents(rpc, asOf=then) == {"The API listens on port 8080", "The lamp glows at night"}
+    assert notes() == ["deleted memories are not searched, only listed (memory.list)"] * 3
+    assert notes(scopes=["user:ada"]) == [None, None, None]  # none of them is deleted
+    assert rpc.call("memory.search", query="port")["degraded"] is None
+    assert rpc.call("memory.search", query="port", asOf=memory["createdAt"] - 1)["degraded"] is None
+    assert rpc.call("search", query="port", asOf=then, sources=["sessions"])["degraded"] is None
+    rpc.call("memory.purge", id=memory["id"])
+    assert notes() == [None, None, None]

@@ -501,6 +501,19 @@ def test_speaker_whose_name_begins_the_texts_is_preferred() -> None:
         assert names(search(own, "what did Grace say about turbine number 30 or 31?", mode="keyword"))[0] == "m30"
 
 
+def test_imperative_that_begins_many_prompts_is_no_speaker() -> None:
+    with fresh() as own:
+        for number in range(60):
+            verb, part = ("Add", "a column to the table") if number % 2 else ("Fix", "the test of the parser")
+            said = {"id": f"m{number}", "sessionId": f"s{number}", "textContent": f"{verb} {part} number {number}"}
+            own.call("upsertMessage", message=said | {"role": "user"})
+        said = {"id": "jitter", "sessionId": "other", "textContent": "the retry loop has jitter now"}
+        own.call("upsertMessage", message=said | {"role": "user"})
+        answer = search(own, "Add jitter to the retry loop", mode="keyword", explain=True)
+        assert names(answer)[0] == "jitter"
+        assert all("speaker" not in hit["components"] for hit in answer["hits"])
+
+
 def test_speaker_of_another_project_is_a_word_as_any_other() -> None:
     texts = {"/one": ["The compiler is slow today."], "/two": ["The compiler is slow.", "Ada has a compiler, too."]}
     with fresh() as own:

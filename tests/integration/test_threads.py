@@ -259,3 +259,13 @@ def test_invalid_thread_params_are_named_and_nothing_is_stored(
     assert error["code"] == code
     assert names in error["message"]
     assert rpc.call("thread.list")["threads"] == []
+
+
+def test_message_search_tells_messages_with_the_same_beginning_by_their_ends(rpc: RawConnection) -> None:
+    """Both are as long as each other, and a long paste is most of their words."""
+    paste = " ".join(f"word{number}" for number in range(200))
+    for name, question in (("m0", "Why is the sunflower blue?"), ("m1", "When did the tulip open?  ")):
+        text = f"{paste} {question.strip():<26}."
+        rpc.call("upsertMessage", message={"id": name, "sessionId": name, "role": "user", "textContent": text})
+    found = rpc.call("message.search", query="word7 word8", mode="keyword")["messages"]
+    assert sorted(one["message"]["id"] for one in found) == ["m0", "m1"]

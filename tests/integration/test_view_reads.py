@@ -300,6 +300,24 @@ def test_searches_and_silent_prompts_are_stored_without_secrets(rpc: RawConnecti
     assert [one["text"] for one in asked["hits"] if one["memoryId"] == memory] == [None]
 
 
+@pytest.mark.parametrize("scopes", [None, ["*"]])
+def test_facet_of_projects_ignores_the_project_that_is_given(rpc: RawConnection, scopes: list[str] | None) -> None:
+    for name, count in (("s", 3), ("t", 2)):
+        store(rpc, {"session": {"id": name, "projectPath": f"{PROJECT}/{name}", "createdAt": T0}})
+        for number in range(count):
+            said_there = {"id": f"{name}{number}", "sessionId": name, "role": "user", "textContent": "the lamp glows"}
+            store(rpc, {"message": said_there})
+    rpc.call("memory.add", content="Our lamp glows at night.", scope=f"project:{PROJECT}/s")
+    settled(rpc)
+    of_all = rpc.call("search.facets", query="lamp glows", scopes=["*"])
+    of_one = rpc.call("search.facets", query="lamp glows", scopes=scopes, project=f"{PROJECT}/s")
+    assert (of_one["total"], of_one["words"]) == (4, "all")
+    assert of_one["projects"] == of_all["projects"]
+    assert [one["count"] for one in of_one["projects"]] == [4, 2]
+    users = rpc.call("search.facets", query="lamp glows", scopes=scopes, project=f"{PROJECT}/t", role="user")
+    assert ([one["count"] for one in users["projects"]], users["total"]) == ([3, 2], 2)
+
+
 def test_facets_count_all_texts_with_the_words(rpc: RawConnection) -> None:
     store(
         rpc,

@@ -23,8 +23,10 @@ SCHEMA = """
     CREATE TABLE chunks (
         id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT DEFAULT 's', turn INTEGER, tokens INTEGER DEFAULT 10,
         project INTEGER, chunking INTEGER DEFAULT 1, source TEXT DEFAULT 'sessions', role TEXT DEFAULT 'user',
-        position INTEGER DEFAULT 0, created_at INTEGER DEFAULT 5, memory_id TEXT, scope TEXT, text TEXT
+        position INTEGER DEFAULT 0, created_at INTEGER DEFAULT 5, memory_id TEXT, scope TEXT, text TEXT,
+        message_id TEXT, start_offset INTEGER, end_offset INTEGER
     );
+    CREATE TABLE messages (id TEXT, text_content TEXT);
     CREATE INDEX idx_chunks_memory ON chunks (memory_id) WHERE memory_id IS NOT NULL;
     CREATE VIRTUAL TABLE chunks_fts USING fts5 (text, header, extra, tokenize = 'porter unicode61');
     CREATE VIRTUAL TABLE chunks_instances USING fts5vocab (chunks_fts, instance);
@@ -271,6 +273,31 @@ def test_a_word_is_a_prefix_in_its_own_scope_only(db: Db) -> None:
 def test_a_word_that_is_mostly_in_the_middle_is_no_prefix(db: Db) -> None:
     add_chat(db, *["Fix the login", "the fix is stored", "a fix for the login"] * 30)
     assert prefixes(db, everything(), "fix") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Add a retry to the loop", "Add, please, a retry", "add(loop): a retry", "Add::retry is slow", "Add://retry"],
+)
+def test_a_first_word_without_a_colon_is_no_prefix(db: Db, text: str) -> None:
+    """Prompts begin with imperatives, and a query with one names no speaker."""
+    add_chat(db, *[text, "Grace: some other text"] * 30)
+    assert prefixes(db, everything(), "add", "grace") == {"grace": 30}
+
+
+@pytest.mark.parametrize(
+    "text", ["Ada Lovelace: hello", "**Ada:** hello", "**Ada**: hello", "ada: hello", "Adas: hi", "Ada:\nhello", "Ada:"]
+)
+def test_a_first_word_with_a_colon_is_a_prefix(db: Db, text: str) -> None:
+    add_chat(db, *[text, "Grace: some other text"] * 30)
+    assert prefixes(db, everything(), "ada") == {"ada": 30}
+
+
+def test_a_prefix_may_begin_a_few_messages_without_a_colon(db: Db) -> None:
+    add_chat(db, *["Ada: hello", "some other text"] * 30, "Ada, hello")
+    assert prefixes(db, everything(), "ada") == {"ada": 31}
+    add_chat(db, *["Ada, hello"] * 30)
+    assert prefixes(db, everything(), "ada") == {}
 
 
 def test_a_word_that_nearly_all_messages_begin_with_is_no_prefix(db: Db) -> None:

@@ -529,6 +529,14 @@ def test_long_texts_with_another_number_are_near_duplicates() -> None:
     assert len(collapse_near_duplicates(messages(f"{code} line 7", f"{code} line 8"), 10)) == 1
 
 
+@pytest.mark.parametrize("length", [600, 1_150, 5_000])
+def test_different_questions_after_the_same_paste_are_no_near_duplicates(length: int) -> None:
+    code = "\n".join(f"    total += rows[{number}].price * rows[{number}].count" for number in range(200))[:length]
+    one, other = f"{code}\nWhy does it round the sum?", f"{code}\nCan it be written with sunflower and marigold?"
+    assert len(collapse_near_duplicates(messages(one, other), 10)) == 2
+    assert len(collapse_near_duplicates(messages(one, f"{one} Thanks."), 10)) == 1
+
+
 def test_near_duplicates_of_another_role_or_of_memories_stay() -> None:
     found = messages(PROSE, f"{PROSE} again", f"{PROSE} indeed")
     found[1].row.role = "assistant"

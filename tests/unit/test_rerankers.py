@@ -185,6 +185,16 @@ def test_key_of_the_embedder_is_not_sent_to_the_reranker(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
+    ("model", "missing"),
+    [("", "has no rerank API at that address"), ("tiny", "has no model tiny, or the url is wrong")],
+)
+async def test_service_that_is_not_found_names_the_model_if_one_is_set(model: str, missing: str) -> None:
+    async with asking("vllm", always(say({"detail": "Not Found"}, 404)), model=model) as (reranker, _):
+        with pytest.raises(RerankerUnavailable, match=missing):
+            await reranker.score("q", ["a"], 5)
+
+
+@pytest.mark.parametrize(
     ("settings", "named"),
     [
         ({"model": "m"}, "reranker_url"),
@@ -219,9 +229,16 @@ def test_judgement_reorders_the_candidates_and_is_a_component() -> None:
 
 def test_candidates_without_a_judgement_stay_behind_those_with_one() -> None:
     found = candidates(1.0, 0.9, 0.8, 0.7)
-    mix(found, {0: 0.0, 1: None}, 0.9)
+    mix(found, {0: 0.2, 1: 0.1, 2: None}, 0.9)
     assert [one.row.id for one in found] == [0, 1, 2, 3]
     assert all(0 <= one.score <= 1 for one in found)
+
+
+@pytest.mark.parametrize("judgements", [{1: 0.01}, {0: None, 1: 0.9}, {0: 0.5, 1: 0.5, 2: 0.5}, {0: None, 1: None}])
+def test_judgements_that_compare_nothing_change_nothing(judgements: dict[int, float | None]) -> None:
+    found = candidates(1.0, 0.8, 0.6)
+    mix(found, judgements, 0.6)
+    assert [(one.row.id, one.score, one.components) for one in found] == [(0, 1.0, {}), (1, 0.8, {}), (2, 0.6, {})]
 
 
 def reranking(**settings: Any) -> Reranking:
@@ -247,9 +264,49 @@ async def test_reranking_that_fails_leaves_the_order_and_is_not_tried_again_at_o
         await one.apply_settings(RerankerSettings())
 
 
+@pytest.mark.parametrize(
+    ("scores", "note"),
+    [
+        ({0: 0.1, 2: 0.9}, "only 2 of 4 candidates were reranked (the Jina reranker at 127.0.0.1 left the others out)"),
+        (
+            {2: 0.01},
+            "not reranked: 1 of 4 candidates got a judgement (the Jina reranker at 127.0.0.1 left the others out)",
+        ),
+        ({0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}, "not reranked: all 4 judgements are equal"),
+        ({0: 0.5, 1: 0.5, 2: 0.5, 3: 0.4}, None),
+    ],
+)
+async def test_reranking_says_what_a_service_left_out(scores: dict[int, float], note: str | None) -> None:
+    with served(always(say(results("jina", scores)))) as service:
+        one = reranking(provider="jina", url=service.url, model="tiny", seconds=5.0)
+        found = candidates(1.0, 0.9, 0.8, 0.7)
+        assert await one.apply("q", found, found) == note
+        await one.apply_settings(RerankerSettings())
+
+
+async def test_reranking_without_time_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reranking(provider="onnx", model=str(folder), seconds=20.0)
+
+    async def score_first(query: str, texts: list[str], seconds: float) -> list[float | None]:
+        return [0.5, 0.4, *[None] * (len(texts) - 2)]
+
+    monkeypatch.setattr(one._reranker, "score", score_first)
+    found = candidates(1.0, 0.9, 0.8)
+    assert await one.apply("q", found, found) == "only 2 of 3 candidates were reranked (time ran out)"
+
+
+async def test_reranking_does_not_judge_a_single_text() -> None:
+    with served(always(say({"error": "not to be asked"}, 503))) as service:
+        one = reranking(provider="tei", url=service.url)
+        found = candidates(1.0, 0.9)
+        found[0].row.text = found[1].row.text
+        assert await one.apply("q", found, found) is None
+        assert not service.requests
+
+
 async def test_reranking_sends_few_short_and_distinct_texts() -> None:
     with served(
-        lambda request: say(results("tei", dict.fromkeys(range(len(request.payload["texts"])), 0.5)))
+        lambda request: say(results("tei", {index: 0.5 - index / 10 for index in range(len(request.payload["texts"]))}))
     ) as service:
         one = reranking(provider="tei", url=service.url, candidates=3, seconds=5.0)
         found = candidates(1.0, 0.9, 0.8, 0.7)

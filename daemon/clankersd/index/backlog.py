@@ -33,6 +33,22 @@ MAX_YIELD_SECONDS = 0.5
 MAX_CHUNKS_PER_COMMIT = 500
 """A long text becomes searchable in several commits, so that events can be stored in between."""
 
+MAX_COUNTED_TEXTS = 1_000
+"""Texts in the backlog that are counted for a search: after an import there may be millions."""
+
+_SOURCES = {
+    "message": "sessions",
+    "tool": "sessions",
+    "session title": "sessions",
+    "memory": "memories",
+    "skill": "skills",
+    "document chunk": "documents",
+}
+"""Sources of the chunks of each kind of text."""
+
+_COUNT = f"""
+    SELECT kind, count(*) FROM (SELECT kind FROM index_backlog LIMIT {MAX_COUNTED_TEXTS}) AS waiting GROUP BY kind
+"""
 _ADD = "INSERT INTO index_backlog (kind, owner) VALUES (:kind, :owner) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM index_backlog WHERE kind = :kind AND owner = :owner"
 
@@ -74,6 +90,18 @@ TEXT_KINDS: dict[str, TextKind] = {}
 def add_to_backlog(db: Db, kind: str, owner: str) -> None:
     """Have a text chunked soon after the transaction that stores it."""
     db.execute(_ADD, {"kind": kind, "owner": owner})
+
+
+def describe_backlog(db: Db, includes_source: Callable[[str], bool]) -> str | None:
+    """Return a note on stored texts of these sources that a search cannot find yet.
+
+    None if there are no more than are chunked at once: while an agent works, there are nearly always some.
+    """
+    count = sum(number for kind, number in db.tuples(_COUNT) if includes_source(_SOURCES[kind]))
+    if count <= TEXTS_PER_READ:
+        return None
+    number = f"at least {count:,}" if count >= MAX_COUNTED_TEXTS else f"{count:,}"
+    return f"{number} stored texts, such as tool calls and titles, wait to be indexed"
 
 
 async def process_backlog(index: Index) -> None:

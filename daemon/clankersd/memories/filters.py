@@ -12,6 +12,8 @@ from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE, VALID_AT
 from clankersd.projects import find_project_id
 from clankersd.search.filters import Visibility
 
+DELETED_NOTE = "deleted memories are not searched, only listed (memory.list)"
+
 _TESTS = {
     "sector": "memories.sector = :sector",
     "tier": "memories.tier = :tier",
@@ -89,6 +91,12 @@ def time_condition(as_of: int | None, valid_at: int | None, params: dict[str, An
         return VALID_AT
     params["as_of"] = as_of
     return AS_OF
+
+
+def describe_deleted(db: Db, condition: str, params: dict[str, Any]) -> str | None:
+    """Return a note for a search if it asks for deleted memories: they have no chunks, and only a list has them."""
+    sql = f"SELECT 1 FROM memories WHERE memories.is_deleted = 1 AND {IN_SCOPE} AND {condition} LIMIT 1"
+    return DELETED_NOTE if db.value(sql, params) else None
 
 
 def memory_visibility(permitted: AllowedScopes, condition: str, params: dict[str, Any]) -> Visibility:

@@ -8,7 +8,7 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import Memory, MemoryHit, MemoryHits, MemorySearch
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.memories.filters import memory_visibility, selection_conditions, state_condition
+from clankersd.memories.filters import describe_deleted, memory_visibility, selection_conditions, state_condition
 from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, to_memories
@@ -60,14 +60,16 @@ async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "true")
                 problem = "an embedding is compared with all vectors, and with nothing else"
                 raise InvalidParams(f"invalid params: {problem} - at `$.{name}`")
 
-    def visibility(db: Db) -> tuple[Visibility, str | None]:
+    def visibility(db: Db) -> tuple[Visibility, str | None, str | None]:
         [_, *further], params = selection_conditions(db, request, now)
         state = state_condition(request.include, clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
         where = " AND ".join([state, *further, condition])
         id_query = f"{_CHUNK_IDS} WHERE {IN_SCOPE} AND {where}" if further else None
-        return memory_visibility(allowed_scopes(db, request), where, params), id_query
+        visible = memory_visibility(allowed_scopes(db, request), where, params)
+        may_be_deleted = request.as_of is not None or "deleted" in request.include
+        return visible, id_query, describe_deleted(db, where, visible.params) if may_be_deleted else None
 
-    visible, id_query = await daemon.store.read(visibility)
+    visible, id_query, deleted_note = await daemon.store.read(visibility)
     plan = SearchPlan(
         query=request.query,
         embedding=request.embedding,
@@ -82,7 +84,7 @@ async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "true")
         adjust_score=partial(weigh_memory, weights=ScoreWeights.of(daemon.config), now=now),
         group_of=lambda row: row.memory_id,
     )
-    return await daemon.search_engine.run(plan)
+    return (await daemon.search_engine.run(plan)).with_note(deleted_note)
 
 
 async def _hits(

@@ -36,8 +36,11 @@ class Reranker(Protocol):
 
     name: str
 
+    omission_reason: str
+    """The reason why `score` gives some texts no score, as part of a note."""
+
     async def score(self, query: str, texts: list[str], seconds: float) -> list[float | None]:
-        """Return a score between 0 and 1 for each text, None for one that was not reached within the time.
+        """Return a score between 0 and 1 for each text, None for one that was left out.
 
         Raises RerankerUnavailable when there can be none. One call at a time.
         """

@@ -21,6 +21,8 @@ log = structlog.get_logger(component="reranker")
 class CrossEncoder:
     """Scores pairs of a query and a text with a model that is loaded on first use."""
 
+    omission_reason = "time ran out"
+
     def __init__(self, settings: RerankerSettings) -> None:
         try:
             require_packages()

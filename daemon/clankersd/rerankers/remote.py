@@ -71,6 +71,7 @@ class RemoteReranker:
             url, service.title, settings.seconds, RetryPolicy(retries=0), ("Authorization", "Bearer ")
         )  # fmt: skip
         self.name = f"{settings.provider} {settings.model}".rstrip()
+        self.omission_reason = f"{self._endpoint.name} left the others out"
 
     async def score(self, query: str, texts: list[str], seconds: float) -> list[float | None]:
         """Send one request, without a retry: the search goes on without it."""
@@ -100,7 +101,9 @@ class RemoteReranker:
         wrong_key = f"{name} wants a key: set {KEY_VARIABLE} or reranker_key_file"
         if key:
             wrong_key = f"{name} refuses the key in {key.source}: put a valid one there"
-        missing = f"{name} has no model {self._settings.model}, or the url is wrong: set reranker_model or reranker_url"
+        missing = f"{name} has no rerank API at that address: set reranker_url, or reranker_model if it needs one"
+        if model := self._settings.model:
+            missing = f"{name} has no model {model}, or the url is wrong: set reranker_model or reranker_url"
         return ErrorTexts(name, wrong_key, missing, "reranker_url")
 
 

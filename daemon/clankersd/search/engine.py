@@ -24,6 +24,7 @@ from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import encode_cursor
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
+from clankersd.index.backlog import describe_backlog
 from clankersd.index.chunks import HAS_SPEAKER
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
@@ -87,7 +88,22 @@ class _Run(Generic[R]):
     keywords: KeywordMatches = field(default_factory=KeywordMatches)
     vectors: VectorMatches = field(default_factory=VectorMatches)
     match_count: int = 0
+    backlog_note: str | None = None
     rerank_note: str | None = None
+
+
+@dataclass
+class _FirstReads:
+    """What a search reads in its first trip to the connection's thread."""
+
+    run: _Run[Any]
+    labels: LabelLookup
+    is_over: anyio.Event
+
+    def read(self, db: Db) -> None:
+        self.labels.read(db)
+        if self.run.plan.reports_limits:
+            self.run.backlog_note = describe_backlog(db, self.run.plan.filter.includes_source)
 
 
 class SearchEngine:
@@ -152,6 +168,8 @@ class SearchEngine:
             notes = [keywords.problem, vectors.query.problem, vectors.note, run.rerank_note]
             if plan.reports_limits:
                 notes += _describe_limits(run, len(candidates))
+                if self._index.building is None:  # a rebuild has the backlog chunk texts that are searchable already
+                    notes.append(run.backlog_note)
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
@@ -230,10 +248,11 @@ class SearchEngine:
         failures: list[RpcError] = []  # a task group would wrap exceptions
 
         labels = LabelLookup(plan.filter, self._index.mirror)
+        first = _FirstReads(run, labels, labels.is_over)
 
         async def by_keyword() -> None:
             try:
-                await run.lookup.run(self._store, run.deadline, labels)
+                await run.lookup.run(self._store, run.deadline, first)
                 run.keywords = run.lookup.matches
             except DeadlineExceeded:
                 run.keywords.problem = TIMEOUT_NOTE
@@ -255,7 +274,7 @@ class SearchEngine:
                 run.vectors = VectorMatches(query=QueryVector(problem=VECTOR_TIMEOUT_NOTE))
 
         def catch_up(db: Db) -> None:
-            labels.read(db)
+            first.read(db)
             self._terms.chunks.catch_up(db)
 
         async with anyio.create_task_group() as tasks:

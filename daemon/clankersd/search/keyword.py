@@ -17,12 +17,14 @@ import apsw
 from msgspec.json import decode as decode_json
 
 from clankersd.db import Db, Store
+from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
 from clankersd.search.chunk_table import ChunkColumns, ChunkTable
 from clankersd.search.closeness import is_rare_name, word_weight
 from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
 from clankersd.search.scope import Scope, Term, TermMatches
+from clankersd.search.speakers import MAX_NAME_CHARACTERS, begins_with_name
 from clankersd.search.term_index import MAX_LOCATED_FREQUENCY, Postings, Spelling, TermIndex
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS, OTHER_SPELLINGS
 
@@ -45,6 +47,11 @@ MIN_PREFIXED_MESSAGES = 20
 MIN_PREFIXED_SHARE = 0.5
 """Messages in the scope that begin with a word, and their share of all with it, from which on it is a prefix: others
 mention the name of a speaker as well, and a few messages begin with any word."""
+
+SAMPLED_PREFIXES = 20
+MIN_NAME_SHARE = 0.8
+"""Messages that begin with a word whose texts are read, and the share of them with a colon after it, as after the name
+of a speaker: prompts begin with "Fix" or "Please", and the index has no punctuation."""
 
 MAX_SCOPE_SHARE = 0.9
 """Share of the scope above which messages with a prefix cannot be told from others by it."""
@@ -71,6 +78,10 @@ _PLACES = """
 """
 
 _COUNT_EXISTING = "SELECT count(*) FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
+_BEGINNINGS = f"""
+    SELECT substr({CHUNK_TEXT}, 1, {MAX_NAME_CHARACTERS})
+    FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
+"""
 
 
 @dataclass
@@ -190,7 +201,7 @@ class KeywordLookup:
     def find_prefixes(self, db: Db, words: Iterable[str]) -> dict[str, Any]:
         """Return those of the words that are prefixes of messages, each with the chunks of these messages in the scope.
 
-        Nothing is found as long as not all chunks are in memory.
+        A prefix is followed by a colon. Nothing is found as long as not all chunks are in memory.
         """
         self._scope = scope = self._scope or Scope.find(db, self._filter, self._index.chunks)
         if scope.table is None or scope.table.columns is None:
@@ -211,7 +222,7 @@ class KeywordLookup:
                 chunks = matches.chunks[postings.offsets[starts] == 0]
                 chunks = chunks[turns[chunks] >= 0]
                 least = max(MIN_PREFIXED_MESSAGES, MIN_PREFIXED_SHARE * len(matches.chunks))
-                if least <= len(chunks) <= MAX_SCOPE_SHARE * size:
+                if least <= len(chunks) <= MAX_SCOPE_SHARE * size and _begin_with_names(db, chunks):
                     found[word] = chunks
         return found
 
@@ -408,6 +419,13 @@ def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
         is_chosen[newest] = True
         chunks = chunks[is_chosen]
     return chunks, count
+
+
+def _begin_with_names(db: Db, chunks: Any) -> bool:
+    """Return whether chunks, an array, begin with names of speakers, judged by a sample of them."""
+    sample = chunks[:: -(-len(chunks) // SAMPLED_PREFIXES)]
+    beginnings = [row[0] for row in db.tuples(_BEGINNINGS, {"ids": json.dumps(sample.tolist())})]
+    return sum(map(begins_with_name, beginnings)) >= max(1, MIN_NAME_SHARE * len(beginnings))
 
 
 def _find_contenders(rarity: Any, contenders: Any, remaining: int) -> Any:

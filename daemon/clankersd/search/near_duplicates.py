@@ -7,7 +7,7 @@ from itertools import chain
 
 from clankersd.index.tokenize import WORD
 from clankersd.search.ranking import COLLAPSED_SOURCES, Candidate
-from clankersd.search.rows import R
+from clankersd.search.rows import END_CHARACTERS, R
 
 MIN_SHARED_WORDS = 0.8
 """Share of distinct words that near-duplicates have in common (Jaccard index)."""
@@ -19,7 +19,7 @@ MIN_LENGTH_RATIO = 0.8
 """Least ratio of the lengths of two near-duplicates."""
 
 MAX_COMPARED_CHARACTERS = 1_000
-"""Beginning of a text that is compared; beyond it, the length has to agree."""
+"""Beginning of a text that is compared; beyond it, length and end have to agree."""
 
 COMPARED_PER_HIT = 4
 """Candidates that are compared for each hit of the pages up to the wanted one."""
@@ -77,7 +77,11 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
         with_prefix = [by_word.get(word, []) for word in prefix]
         for other in with_prefix[0] if len(prefix) == 1 else sorted(set().union(*with_prefix)):
             first, other_length, other_words = compared[other]
-            if shortest <= other_length <= longest and _is_near_duplicate(other_words, words):
+            if (
+                shortest <= other_length <= longest
+                and _is_near_duplicate(other_words, words)
+                and _have_similar_ends(first, candidate)
+            ):
                 first.duplicates += 1 + candidate.duplicates
                 break
         else:
@@ -90,10 +94,21 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
 
 def _words(candidate: Candidate[R]) -> set[str]:
     """Return the distinct words of the text's beginning."""
-    beginning = candidate.row.shown_text[:MAX_COMPARED_CHARACTERS]
-    if beginning.isascii():
-        return set(beginning.translate(_WORD_CHARACTERS).split())
-    return set(WORD.findall(beginning.lower().replace("'", "").replace("’", "")))
+    return _distinct_words(candidate.row.shown_text[:MAX_COMPARED_CHARACTERS])
+
+
+def _distinct_words(text: str) -> set[str]:
+    if text.isascii():
+        return set(text.translate(_WORD_CHARACTERS).split())
+    return set(WORD.findall(text.lower().replace("'", "").replace("’", "")))
+
+
+def _have_similar_ends(one: Candidate[R], other: Candidate[R]) -> bool:
+    """Return whether the ends of long texts have nearly the same words; the words of a short text are all compared."""
+    if max(one.row.shown_length, other.row.shown_length) <= END_CHARACTERS:
+        return True
+    words, other_words = _distinct_words(one.row.shown_end), _distinct_words(other.row.shown_end)
+    return len(words & other_words) >= MIN_SHARED_WORDS * len(words | other_words)
 
 
 def _is_near_duplicate(one: set[str], other: set[str]) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol
 
 import msgspec
@@ -70,7 +70,8 @@ class SearchPlan(Generic[R]):
     and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker judges the best
     candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand` finds chunks
     related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned. Without
-    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond a limit were dropped.
+    `reports_limits`, `degraded` leaves out that words of a long query and matches beyond a limit were dropped, and that
+    stored texts wait to be indexed.
     """
 
     filter: ChunkFilter
@@ -115,6 +116,10 @@ class SearchOutcome(Generic[R]):
     weights: dict[str, float] = field(default_factory=dict)
     rare_names: frozenset[str] = frozenset()
     calibration: Calibration = field(default_factory=Calibration)
+
+    def with_note(self, note: str | None) -> "SearchOutcome[R]":
+        """Return the outcome with one more reason, if any, why something may be missing."""
+        return replace(self, degraded="; ".join(filter(None, (self.degraded, note)))) if note else self
 
     def snippet(self, candidate: Candidate[R]) -> str:
         """Return the part of a candidate's text that matches the query best."""

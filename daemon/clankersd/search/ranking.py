@@ -293,6 +293,8 @@ def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
             row = candidate.row
             text = " ".join(row.shown_text.lower().split())
             unseen = row.shown_length - len(row.shown_text)
+            if unseen:
+                text += row.shown_end.lower()
             same = first.setdefault((row.source == "documents", unseen, text), candidate)
             if same is not candidate:
                 same.duplicates += 1

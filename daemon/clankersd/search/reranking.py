@@ -59,16 +59,15 @@ class Reranking:
 
         The note states why there is none, or only part of it. Other searches may run meanwhile.
         """
-        if not self.is_configured or len(judged) < 2:
-            return None
-        if self._reranker is None or anyio.current_time() < self._paused_until:
-            return f"not reranked: {self.problem}"
         texts = list(dict.fromkeys(candidate.row.text[:MAX_TEXT_CHARACTERS] for candidate in judged))
+        if not self.is_configured or len(texts) < 2:
+            return None
+        reranker = self._reranker
+        if reranker is None or anyio.current_time() < self._paused_until:
+            return f"not reranked: {self.problem}"
         try:
             async with self._pause_turn():
-                scores = await self._score(
-                    self._reranker, query[:MAX_QUERY_CHARACTERS], texts, self.settings.seconds
-                )  # fmt: skip
+                scores = await self._score(reranker, query[:MAX_QUERY_CHARACTERS], texts, self.settings.seconds)
         except RerankerUnavailable as error:
             self._report(error)
             return f"not reranked: {error.reason}"
@@ -76,8 +75,7 @@ class Reranking:
         by_text = dict(zip(texts, scores, strict=True))
         judgements = {one.row.id: by_text[one.row.text[:MAX_TEXT_CHARACTERS]] for one in judged}
         mix(candidates, judgements, self.settings.weight)
-        late = sum(score is None for score in scores)
-        return f"time ran out before {late} of {len(scores)} candidates were reranked" if late else None
+        return _describe_omissions(scores, reranker.omission_reason)
 
     async def probe(self) -> None:
         """Try the reranker with a harmless text, and set or clear `problem`."""
@@ -121,18 +119,33 @@ class Reranking:
         self._paused_until = anyio.current_time() + min(pause, MAX_PAUSE_SECONDS)
 
 
+def _describe_omissions(scores: list[float | None], reason: str) -> str | None:
+    """Return a note on texts without a score, or on scores that say nothing about the order."""
+    known = [score for score in scores if score is not None]
+    if len(known) < 2:
+        return f"not reranked: {len(known)} of {len(scores)} candidates got a judgement ({reason})"
+    if len(set(known)) == 1:
+        return f"not reranked: all {len(known)} judgements are equal"
+    if len(known) < len(scores):
+        return f"only {len(known)} of {len(scores)} candidates were reranked ({reason})"
+    return None
+
+
 def mix(candidates: list[Candidate[R]], judgements: Mapping[int, float | None], weight: float) -> None:
     """Make each score `(1 - weight) * score + weight * judgement`, and sort the candidates, best first.
 
     Judgements, by chunk, are scaled between the lowest and the highest, as similarities are. A candidate without one
-    counts as the worst, so that it stays behind those that were better before.
+    counts as the worst, so that it stays behind those that were better before. A single judgement, or equal ones,
+    compare nothing: they change neither scores nor order.
     """
     known = [judgement for judgement in judgements.values() if judgement is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
+    if low == high:
+        return
     for candidate in candidates:
         judgement = judgements.get(candidate.row.id)
         candidate.score *= 1 - weight
         if judgement is not None:
-            candidate.components["rerank"] = (judgement - low) / (high - low) if high > low else 1.0
+            candidate.components["rerank"] = (judgement - low) / (high - low)
             candidate.score += weight * candidate.components["rerank"]
     candidates.sort(key=lambda candidate: candidate.sort_key)

@@ -13,6 +13,9 @@ from clankersd.db import Db
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.search.filters import ChunkFilter
 
+END_CHARACTERS = 200
+"""End of a text that is compared by itself: a question after a long paste is a small part of all words."""
+
 
 @dataclass(slots=True)
 class RankingRow:
@@ -53,6 +56,11 @@ class ChunkRow(RankingRow):
     def shown_length(self) -> int:
         """The number of characters that a result shows."""
         return len(self.shown_text)
+
+    @property
+    def shown_end(self) -> str:
+        """The last END_CHARACTERS of the text that a result shows."""
+        return self.shown_text[-END_CHARACTERS:]
 
 
 R = TypeVar("R", bound=ChunkRow)

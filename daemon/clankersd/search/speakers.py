@@ -20,6 +20,15 @@ GENERIC_ROLES = {"user", "assistant", "system", "tool"}
 MAX_NAMES = 4
 """Words with a capital letter that are looked up as names: a pasted log may have hundreds."""
 
+MAX_NAME_WORDS = 3
+"""Words of a name before a colon: first, middle and last name."""
+
+MAX_NAME_CHARACTERS = 80
+"""Beginning of a text in which the name of its speaker and the colon after it are looked for."""
+
+_COLON = re.compile(r":(?=[\s*_]|$)")
+"""The colon after a name, perhaps in Markdown emphasis; not that of an address or of `Type::method`."""
+
 
 @dataclass(frozen=True)
 class Speakers:
@@ -54,6 +63,14 @@ def possible_names(query: str) -> list[str]:
     """Return the first words of a query that are written like names, in lower case."""
     words = dict.fromkeys(word.lower() for word in WORD.findall(searched_part(query)) if word[0].isupper())
     return list(islice((word for word in words if word not in STOP_WORDS), MAX_NAMES))
+
+
+def begins_with_name(text: str) -> bool:
+    """Return whether a text begins with a name and a colon, as in a chat log, and not with any other word."""
+    beginning = text[:MAX_NAME_CHARACTERS]
+    colon = _COLON.search(beginning)
+    words = WORD.findall(beginning[: colon.start()]) if colon else []
+    return 0 < len(words) <= MAX_NAME_WORDS and not any(word[0].islower() for word in words[1:])
 
 
 def without_names(query: str, names: AbstractSet[str]) -> str:

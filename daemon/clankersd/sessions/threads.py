@@ -35,7 +35,7 @@ from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.near_duplicates import MAX_COMPARED_CHARACTERS
 from clankersd.search.plan import Page, SearchPlan
-from clankersd.search.rows import ChunkRow, RowQuery
+from clankersd.search.rows import END_CHARACTERS, ChunkRow, RowQuery
 from clankersd.sessions import sessions
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -157,10 +157,11 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
 
 @dataclass(slots=True)
 class _FoundRow(ChunkRow):
-    """A chunk with the beginning and the length of its message, which is what the result shows."""
+    """A chunk with the beginning, the length and the end of its message, which is what the result shows."""
 
     message_text: str | None
     message_length: int | None
+    message_end: str | None
 
     @property
     def shown_text(self) -> str:
@@ -170,10 +171,17 @@ class _FoundRow(ChunkRow):
     def shown_length(self) -> int:
         return self.message_length or len(self.text)
 
+    @property
+    def shown_end(self) -> str:
+        return self.message_end or self.text[-END_CHARACTERS:]
+
 
 _FOUND_ROWS = RowQuery(
     _FoundRow,
-    columns=f"substr(messages.text_content, 1, {MAX_COMPARED_CHARACTERS}), length(messages.text_content)",
+    columns=f"""substr(messages.text_content, 1, {MAX_COMPARED_CHARACTERS}), length(messages.text_content),
+        CASE WHEN length(messages.text_content) > {END_CHARACTERS}
+            THEN substr(messages.text_content, length(messages.text_content) - {END_CHARACTERS - 1})
+            ELSE messages.text_content END""",
     joins="LEFT JOIN messages ON messages.id = chunks.message_id",
 )
 

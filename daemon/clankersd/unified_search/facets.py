@@ -3,9 +3,13 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import structs
+
 from clankers_protocol.search import FacetCount, Facets, Search, SearchFacets
 from clankersd import clock
+from clankersd.db import Store
 from clankersd.index.tokenize import describe_dropped_words, query_words
+from clankersd.search.filters import ChunkFilter
 from clankersd.search.limiter import takes_search_turn
 from clankersd.unified_search.search import find_visible_chunks
 from clankersd.wire.rpc import handles
@@ -27,6 +31,9 @@ _COUNTS = """
     GROUP BY source, role, counted.project, passes
 """
 
+_Count = tuple[str, str | None, str | None, int, int]
+"""Source, role and project of chunks, whether they pass the filter, and their number."""
+
 
 @handles(SearchFacets)
 @takes_search_turn
@@ -38,24 +45,35 @@ async def search_facets(daemon: "Daemon", request: SearchFacets) -> Facets:
         since=request.since,
         until=request.until,
     )
-    chunk_filter = await find_visible_chunks(daemon, selection, clock.now())
+    now = clock.now()
+    chunk_filter = await find_visible_chunks(daemon, selection, now)
     words = [f'"{word.replace(chr(34), "")}"' for word in query_words(request.query)]
     if not words:
         return Facets("all", 0, False, [], [], [])
-    sql = _COUNTS.format(condition=chunk_filter.condition)
     match: Literal["all", "any"]
     for match in ("all", "any"):
-        operator = " AND " if match == "all" else " OR "
-        params = chunk_filter.params | {"words": operator.join(words), "most": MAX_COUNTED + 1}
-        rows = await daemon.store.read(lambda db, params=params: db.tuples(sql, params))  # type: ignore[misc]
+        expression = (" AND " if match == "all" else " OR ").join(words)
+        rows = await _count(daemon.store, expression, chunk_filter)
         if any(passes for *_, passes, _ in rows):
             break
-    return _add_up(match, rows, request)
+    everywhere = None
+    if request.project is not None:
+        chunks = await find_visible_chunks(daemon, structs.replace(selection, project=None), now)
+        everywhere = await _count(daemon.store, expression, chunks)
+    return _add_up(match, rows, everywhere, request)
+
+
+async def _count(store: Store, expression: str, chunk_filter: ChunkFilter) -> list[_Count]:
+    """Count the chunks that match an expression of FTS5."""
+    sql = _COUNTS.format(condition=chunk_filter.condition)
+    params = chunk_filter.params | {"words": expression, "most": MAX_COUNTED + 1}
+    return await store.read(lambda db: db.tuples(sql, params))
 
 
 def _add_up(
-    words: Literal["all", "any"], rows: list[tuple[str, str | None, str | None, int, int]], request: SearchFacets
+    words: Literal["all", "any"], rows: list[_Count], everywhere: list[_Count] | None, request: SearchFacets
 ) -> Facets:
+    """Add up the counts of each facet; `everywhere` are those without the project, if one is given."""
     sources, roles, projects = Counter[str](), Counter[str](), Counter[str]()
     total = 0
     for source, role, project, passes, number in rows:
@@ -71,6 +89,9 @@ def _add_up(
             total += number
             if project:
                 projects[project] += number
+    if everywhere is not None:
+        others = _add_up(words, everywhere, None, request).projects
+        projects.update({one.value: one.count for one in others if one.value not in projects})
     by_source, by_role, by_project = (
         [FacetCount(value, number) for value, number in counts.most_common(MAX_VALUES)]
         for counts in (sources, roles, projects)

@@ -8,7 +8,7 @@ from clankers_protocol.recall import FoundItem, RecordedSearch
 from clankers_protocol.search import Hit, Ref, Search, SearchResult, Source
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.memories.filters import memory_visibility, state_condition
+from clankersd.memories.filters import describe_deleted, memory_visibility, state_condition
 from clankersd.memories.scopes import AllowedScopes, allowed_scopes, needs_lookup, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.search.engine import SearchEngine
@@ -85,7 +85,7 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         expand=partial(expand_through_graph, daemon.store, request.graph, chunk_filter) if request.graph else None,
         group_of=lambda row: row.parent_id,  # the children of one parent all return its text
     )
-    outcome = await engine.run(plan)
+    outcome = (await engine.run(plan)).with_note(await _describe_deleted(daemon, request, chunk_filter))
     result = SearchResult(
         hits=[_hit(outcome, candidate, explain=request.explain) for candidate in outcome.candidates],
         mode=outcome.mode,
@@ -126,6 +126,14 @@ async def find_visible_chunks(daemon: "Daemon", request: Search, now: int) -> Ch
         # The project names the caller, whose memories are global as well; it narrows everything else.
         return _filter_for_caller(daemon.search_engine, criteria, visible)
     return daemon.search_engine.build_filter(criteria, visible)
+
+
+async def _describe_deleted(daemon: "Daemon", request: Search, chunk_filter: ChunkFilter) -> str | None:
+    if request.as_of is None or not chunk_filter.includes_source("memories"):
+        return None
+    params = dict(chunk_filter.params)
+    state = state_condition([], clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
+    return await daemon.store.read(lambda db: describe_deleted(db, state, params))
 
 
 def _record(request: Search, result: SearchResult, outcome: SearchOutcome[HitRow]) -> RecordedSearch:
