@@ -31,9 +31,11 @@ MARK, UNMARK = "«", "»"
 # The index splits words at an underscore, and indexes parts of camelCase names and of CJK text in addition.
 _LETTER = rf"[^\W_{CJK}]"
 _HUMP = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])"
-_WORD_START = rf"(?:(?<!{_LETTER})|{_HUMP})"
 _WORD_END = rf"(?:(?!{_LETTER})|{_HUMP})"
-_ENDING = rf"(?:[^\W_A-Z{CJK}]{{0,4}}|[A-Z]{{0,4}})"
+# Compiled once: a pattern for each stem would take milliseconds, because of the ranges of CJK characters.
+_WORD_START = re.compile(rf"(?<!{_LETTER})|{_HUMP}")
+_UNINFLECTED = re.compile(_WORD_END)
+_INFLECTED = re.compile(rf"(?:[^\W_A-Z{CJK}]{{0,4}}|[A-Z]{{0,4}}){_WORD_END}")
 
 _LATIN = [chr(code) for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))]
 _PLAIN_LETTERS = {letter: unicodedata.normalize("NFD", letter)[0] for letter in _LATIN}
@@ -116,26 +118,32 @@ def _find(stem: str, plain: str, lower: str) -> Iterator[tuple[int, int]]:
     `plain` is the text without accents, `lower` the same in small letters. Most stems are not in most texts, which a
     search without a pattern finds out much sooner.
     """
-    beginning, pattern = _matcher(stem)
+    beginning, last_letters, ending = _split_stem(stem)
     position = lower.find(beginning)
     while position >= 0:
-        if pattern is None:
-            yield position, position + len(beginning)
-        elif match := pattern.match(plain, position):
-            yield match.span()
+        end = position + len(beginning)
+        if ending is None:
+            yield position, end
+        elif not last_letters or lower[end : end + 1] in last_letters:
+            end += len(last_letters[:1])
+            if _WORD_START.match(plain, position) and (match := ending.match(plain, end)):
+                yield position, match.end()
         position = lower.find(beginning, position + 1)
 
 
 @lru_cache(maxsize=1024)
-def _matcher(stem: str) -> tuple[str, re.Pattern[str] | None]:
-    """Return what a match begins with, and a pattern for words that begin with the stem and are little longer."""
+def _split_stem(stem: str) -> tuple[str, tuple[str, ...], re.Pattern[str] | None]:
+    """Return what a match begins with, the letters of which one comes next, and a pattern for its ending.
+
+    CJK text has no endings and begins anywhere: it has no pattern.
+    """
     if CJK_CHARACTER.search(stem):
-        return stem.lower(), None
+        return stem.lower(), (), None
     stem = _lower(_without_accents(stem))
-    # The stem of "flaky" is "flaki": a final i may have been a y.
-    beginning, last = (stem[:-1], "[iy]") if stem.endswith("i") and len(stem) > 1 else (stem, "")
-    ending = _ENDING if len(stem) > MAX_UNINFLECTED_CHARACTERS else ""
-    return beginning, re.compile(f"{_WORD_START}(?i:{re.escape(beginning)}{last}){ending}{_WORD_END}")
+    ending = _INFLECTED if len(stem) > MAX_UNINFLECTED_CHARACTERS else _UNINFLECTED
+    if stem.endswith("i") and len(stem) > 1:  # the stem of "flaky" is "flaki": a final i may have been a y
+        return stem[:-1], ("i", "y"), ending
+    return stem, (), ending
 
 
 def _merge(found: list[tuple[int, int, str]]) -> list[tuple[int, int]]:
