@@ -94,7 +94,7 @@ class _Run(Generic[R]):
 
 @dataclass
 class _FirstReads:
-    """What a search reads in its first trip to the connection's thread."""
+    """The reads of a search in its first trip to the connection's thread."""
 
     run: _Run[Any]
     labels: LabelLookup
