@@ -1,12 +1,13 @@
 """Chunker: no character is lost, no chunk is too long, and line numbers are exact."""
 
+import re
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clankersd.index.chunker import QUARTERS_PER_TOKEN, chunk, size_of
+from clankersd.index.chunker import CJK, QUARTERS_PER_TOKEN, chunk, has_cjk, size_of
 
 letters = st.sampled_from("ab \n#`漢字é\u0301\U0001f469\u200d\U0001f4bb") | st.characters(codec="utf-8")
 texts = st.text(letters, max_size=600)
@@ -89,3 +90,10 @@ def test_accent_is_not_split_from_its_letter() -> None:
 @pytest.mark.parametrize("text", ["", " ", "\n\n\t"])
 def test_blank_text_has_no_chunks(text: str) -> None:
     assert chunk(text) == []
+
+
+def test_has_cjk_agrees_with_the_ranges_for_every_character() -> None:
+    is_cjk = re.compile(f"[{CJK}]").match
+    characters = map(chr, range(0x110000))
+    wrong = [character for character in characters if has_cjk(f"é{character}") != bool(is_cjk(character))]
+    assert wrong == []

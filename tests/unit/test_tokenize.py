@@ -166,6 +166,9 @@ def test_numbers_in_logs_and_stack_traces_are_dropped_with_a_note(query: str) ->
         ("snake_case", ""),  # the tokenizer parts it already
         ("東京都", "東 京 都 東京 京都"),
         ("readUtf8Line", "read utf 8 line"),
+        ("café — parseConfig, HTTPServer…", "parse config http server"),
+        ("naïve—loadFile—über", "load file"),
+        ("parseConfig 東京", "parse config 東 京 東京"),
     ],
 )
 def test_other_forms_are_parts_of_names_and_cjk_unigrams_and_bigrams(text: str, forms: str) -> None:

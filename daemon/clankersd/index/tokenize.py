@@ -3,9 +3,8 @@
 import re
 import unicodedata
 from functools import lru_cache
-from string import ascii_lowercase, ascii_uppercase
 
-from clankersd.index.chunker import CJK
+from clankersd.index.chunker import CJK, has_cjk
 
 MAX_QUERY_WORDS, LAST_QUERY_WORDS = 64, 24
 MAX_QUERY_CHARS = 10_000
@@ -30,8 +29,14 @@ _NUMBER = re.compile(r"\d+|0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,}")
 _CJK_RUN = re.compile(f"[{CJK}]+")
 _SPACES_AND_OTHERS = bytes(ord(" " if chr(code).isspace() else "x") for code in range(256))
 """Translation of ASCII text: white space into spaces, everything else into an x."""
-_CASES = bytes.maketrans(ascii_uppercase.encode() + ascii_lowercase.encode(), b"A" * 26 + b"a" * 26)
-"""Translation of ASCII text: capitals into an A, small letters into an a, everything else into itself."""
+_CASES = (
+    b"".join(
+        b"A" if letter.isupper() else b"a" if letter.islower() else b" " if letter.isspace() else b"."
+        for letter in map(chr, range(128))
+    )
+    + b"." * 128
+)
+"""Translation of UTF-8: capitals into an A, small letters into an a, white space into a space, the rest into dots."""
 _LIST_MARKER = re.compile(r"\s*\d{1,3}[.)]\s")
 
 # "may" is missing because it is a month as well. The tokenizer splits "don't" and "it's", so their parts are listed.
@@ -51,35 +56,41 @@ def count_words(text: str) -> int:
     """Estimate the number of words in a text; a CJK character counts as one."""
     if text.isascii():  # counted without a list of them, which takes three times as long
         return max(1, (b" " + text.encode()).translate(_SPACES_AND_OTHERS).count(b" x"))
-    return max(1, len(text.split()) + sum(map(len, _CJK_RUN.findall(text))))
+    cjk_count = sum(map(len, _CJK_RUN.findall(text))) if has_cjk(text) else 0
+    return max(1, len(text.split()) + cjk_count)
 
 
 def other_forms(text: str) -> str:
     """Return additional words to index a text by: parts of camelCase names, and unigrams and bigrams of CJK text."""
     forms: dict[str, None] = {}
-    is_ascii = text.isascii()
-    if not is_ascii or _has_hump(text):
-        if is_ascii:
-            text = " ".join([part for part in text.split() if not part.islower()])  # most words have no other form
-        for word in WORD.findall(text):
-            if word.isascii() and not _HUMP.search(word):
-                continue
-            runs = _CJK_RUN.findall(word)
-            for run in runs:
-                forms.update(dict.fromkeys(run))
-                forms.update((run[start : start + 2], None) for start in range(len(run) - 1))
-            rest = _CJK_RUN.sub(" ", word).replace("_", " ")
-            if runs:
-                forms.update(dict.fromkeys(rest.lower().split()))
-            if _HUMP.search(rest):
-                forms.update((part.lower(), None) for part in _CAMEL_PART.findall(rest))
+    for word in WORD.findall(text if has_cjk(text) else _parts_with_hump(text)):
+        if word.isascii() and not _HUMP.search(word):
+            continue
+        runs = _CJK_RUN.findall(word)
+        for run in runs:
+            forms.update(dict.fromkeys(run))
+            forms.update((run[start : start + 2], None) for start in range(len(run) - 1))
+        rest = _CJK_RUN.sub(" ", word).replace("_", " ")
+        if runs:
+            forms.update(dict.fromkeys(rest.lower().split()))
+        if _HUMP.search(rest):
+            forms.update((part.lower(), None) for part in _CAMEL_PART.findall(rest))
     return " ".join(forms)
 
 
-def _has_hump(text: str) -> bool:
-    """Return whether `_HUMP` matches in an ASCII text, five times as fast."""
-    cases = text.encode().translate(_CASES)
-    return b"A" in cases and (b"aA" in cases or b"AAa" in cases)
+def _parts_with_hump(text: str) -> str:
+    """Return the parts of a text between spaces in which `_HUMP` may match: found as bytes, in a tenth of the time."""
+    data = text.encode("utf-8", "surrogatepass")
+    cases = data.translate(_CASES)
+    parts: list[bytes] = []
+    for hump in (b"aA", b"AAa"):
+        at = cases.find(hump)
+        while at >= 0:
+            end = cases.find(b" ", at)
+            end = end if end >= 0 else len(data)
+            parts.append(data[cases.rfind(b" ", 0, at) + 1 : end])
+            at = cases.find(hump, end)
+    return b" ".join(parts).decode("utf-8", "surrogatepass")
 
 
 def query_words(query: str) -> list[str]:
