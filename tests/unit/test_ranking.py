@@ -559,14 +559,14 @@ def test_near_duplicates_of_many_texts_compare_few_pairs(monkeypatch: pytest.Mon
     vocabulary = [f"{chr(97 + n % 26)}{'x' * (n % 9)}{n}" for n in range(3_000)]
     texts = [" ".join(chance.choices(vocabulary, k=40)) for _ in range(500)]
     texts += [f"{text} again" for text in texts[:50]]
-    compare, pairs = near_duplicates._is_near_duplicate, 0
+    compare, pairs = near_duplicates._share_most_words, 0
 
     def counting(one: set[str], other: set[str]) -> bool:
         nonlocal pairs
         pairs += 1
         return compare(one, other)
 
-    monkeypatch.setattr(near_duplicates, "_is_near_duplicate", counting)
+    monkeypatch.setattr(near_duplicates, "_share_most_words", counting)
     assert len(collapse_near_duplicates(messages(*texts), len(texts))) == 500
     assert pairs < len(texts) ** 2 / 2 / 10
 
@@ -576,7 +576,7 @@ def test_near_duplicates_are_those_of_comparing_every_pair(texts: list[str], max
     distinct: list[str] = []
     for text in texts:
         others = [one for one in distinct if 0.8 * max(len(one), len(text)) <= min(len(one), len(text))]
-        if not any(near_duplicates._is_near_duplicate(set(one.split()), set(text.split())) for one in others):
+        if not any(near_duplicates._begin_alike(set(one.split()), set(text.split())) for one in others):
             distinct.append(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near_duplicates, "MAX_PAIRWISE", max_pairwise)

@@ -7,7 +7,7 @@ from itertools import chain
 
 from clankersd.index.tokenize import WORD
 from clankersd.search.ranking import COLLAPSED_SOURCES, Candidate
-from clankersd.search.rows import END_CHARACTERS, R
+from clankersd.search.rows import R
 
 MIN_SHARED_WORDS = 0.8
 """Share of distinct words that near-duplicates have in common (Jaccard index)."""
@@ -48,11 +48,12 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
 
     Only as many candidates are compared as the first `wanted` distinct ones need, and some more for the counts; those
     after them follow as they are. How a candidate fares depends only on those before it, so that pages fit together.
+    The ends of texts are compared first, since they are short and tell most texts apart.
     """
-    first_words = [_words(one) for one in candidates[: COMPARED_PER_HIT * wanted]]
+    first_ends = [_distinct_words(one.row.shown_end) for one in candidates[: COMPARED_PER_HIT * wanted]]
     # Prefix filtering: near-duplicates have one of their rarest words in common, so only such texts are compared.
-    is_filtered = len(first_words) > MAX_PAIRWISE
-    frequency = Counter(chain.from_iterable(first_words) if is_filtered else ())
+    is_filtered = len(first_ends) > MAX_PAIRWISE
+    frequency = Counter(chain.from_iterable(first_ends) if is_filtered else ())
     ranks = {word: rank for rank, word in enumerate(sorted(frequency, key=frequency.__getitem__))}
     distinct: list[Candidate[R]] = []
     compared: list[tuple[Candidate[R], int, set[str]]] = []
@@ -65,34 +66,34 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
         if row.source not in COLLAPSED_SOURCES:
             distinct.append(candidate)
             continue
-        words = first_words[position] if position < len(first_words) else _words(candidate)
+        end = first_ends[position] if position < len(first_ends) else _distinct_words(row.shown_end)
         length = row.shown_length
         by_word = by_kind.setdefault((row.source, row.role, row.tool_id is None), {})
         prefix = [NO_WORD]
-        if is_filtered and words:
+        if is_filtered and end:
             # One word more than a near-duplicate may lack. A word that no text before had is as rare as can be.
-            rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in words])
-            prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(words) + 1e-9) + 1]
+            rarest = sorted([ranks.setdefault(word, -len(ranks)) for word in end])
+            prefix = rarest[: int((1 - MIN_SHARED_WORDS) * len(end) + 1e-9) + 1]
         shortest, longest = MIN_LENGTH_RATIO * length, length / MIN_LENGTH_RATIO
         with_prefix = [by_word.get(word, []) for word in prefix]
         for other in with_prefix[0] if len(prefix) == 1 else sorted(set().union(*with_prefix)):
-            first, other_length, other_words = compared[other]
+            first, other_length, other_end = compared[other]
             if (
                 shortest <= other_length <= longest
-                and _is_near_duplicate(other_words, words)
-                and _have_similar_ends(first, candidate)
+                and _share_most_words(other_end, end)
+                and _begin_alike(_first_words(first), _first_words(candidate))
             ):
                 first.duplicates += 1 + candidate.duplicates
                 break
         else:
             for word in prefix:
                 by_word.setdefault(word, []).append(len(compared))
-            compared.append((candidate, length, words))
+            compared.append((candidate, length, end))
             distinct.append(candidate)
     return distinct
 
 
-def _words(candidate: Candidate[R]) -> set[str]:
+def _first_words(candidate: Candidate[R]) -> set[str]:
     """Return the distinct words of the text's beginning."""
     return _distinct_words(candidate.row.shown_text[:MAX_COMPARED_CHARACTERS])
 
@@ -103,15 +104,8 @@ def _distinct_words(text: str) -> set[str]:
     return set(WORD.findall(text.lower().replace("'", "").replace("’", "")))
 
 
-def _have_similar_ends(one: Candidate[R], other: Candidate[R]) -> bool:
-    """Return whether the ends of long texts have nearly the same words; the words of a short text are all compared."""
-    if max(one.row.shown_length, other.row.shown_length) <= END_CHARACTERS:
-        return True
-    words, other_words = _distinct_words(one.row.shown_end), _distinct_words(other.row.shown_end)
-    return len(words & other_words) >= MIN_SHARED_WORDS * len(words | other_words)
-
-
-def _is_near_duplicate(one: set[str], other: set[str]) -> bool:
+def _share_most_words(one: set[str], other: set[str]) -> bool:
+    """Return whether the Jaccard index of two sets of words is at least MIN_SHARED_WORDS."""
     fewer, more = (one, other) if len(one) <= len(other) else (other, one)
     # Texts that have nothing in common run out of words that may be missing long before all words are compared.
     missing = len(fewer) - (len(one) + len(other)) * MIN_SHARED_WORDS / (1 + MIN_SHARED_WORDS) + 1e-9
@@ -122,6 +116,13 @@ def _is_near_duplicate(one: set[str], other: set[str]) -> bool:
             missing -= 1
             if missing < 0:
                 return False
+    return True
+
+
+def _begin_alike(one: set[str], other: set[str]) -> bool:
+    """Return whether two beginnings have nearly the same words, and short ones the same numbers and negations."""
+    if not _share_most_words(one, other):
+        return False
     return len(one | other) > SHORT_WORDS or not changes_meaning(one ^ other)
 
 
