@@ -25,6 +25,7 @@ from clankers.messages import (
     encode_request,
     may_resend,
 )
+from clankers_protocol import VERSION
 from clankers_protocol.events import BatchOutcome
 from clankers_protocol.framing import Decoder
 from clankers_protocol.paths import default_paths
@@ -200,11 +201,7 @@ class Client:
 
 def client_info(name: str, version: str | None) -> ClientInfo:
     """Describe the client to the daemon; the version defaults to that of this package."""
-    if version is None:
-        from importlib.metadata import version as installed_version  # slow to load; only events need it
-
-        version = installed_version("clankers")
-    return ClientInfo(name, version)
+    return ClientInfo(name, VERSION if version is None else version)
 
 
 def _connect(path: str, deadline: float) -> socket.socket:

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import anyio
 import structlog
 from structlog.typing import EventDict
 
+from clankers_protocol import VERSION
 from clankers_protocol.paths import Paths
 from clankersd import backups, config, log
 from clankersd.admin.projects import follow_merge
@@ -165,7 +165,7 @@ class Daemon:
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
-    version: str = field(default_factory=lambda: version("clankers"))
+    version: str = VERSION
 
     def __post_init__(self) -> None:
         self.search_engine = SearchEngine(

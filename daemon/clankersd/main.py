@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import msgspec
 import platformdirs
 import structlog
 
+from clankers_protocol import VERSION
 from clankers_protocol.paths import Paths, UserFolders, default_paths
 from clankers_protocol.terminal import sanitize
 from clankersd import config
@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VARIABLES",
         help="ignore settings in the environment; VARIABLES (comma-separated) names those that the hook removed",
     )
-    parser.add_argument("--version", action="version", version=f"clankersd {version('clankers')}")
+    parser.add_argument("--version", action="version", version=f"clankersd {VERSION}")
     return parser
 
 

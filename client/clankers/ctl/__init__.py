@@ -7,6 +7,7 @@ import click
 
 from clankers.ctl.command import Ctl, Root, socket_option
 from clankers.ctl.output import echo
+from clankers_protocol import VERSION
 
 COMMANDS = {
     "setup": ("clankers.ctl.setup:setup", "Connect the harnesses on this machine and start the daemon."),
@@ -63,9 +64,7 @@ COMMANDS = {
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        from importlib.metadata import version  # slow to load
-
-        echo(f"clankers-ctl, version {version('clankers')}")
+        echo(f"clankers-ctl, version {VERSION}")
         context.exit()
 
 

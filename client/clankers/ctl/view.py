@@ -8,6 +8,7 @@ import click
 
 from clankers.ctl.command import Ctl, common_options, project_option
 from clankers.ctl.output import echo, print_json
+from clankers_protocol import VERSION
 from clankers_protocol.admin import Health
 
 DEFAULT_PORT = 7717
@@ -33,14 +34,12 @@ def view(ctl: Ctl, port: int | None, no_browser: bool, project: str | None) -> N
       clankers-ctl view --port 9000 --no-browser
     """
     ctl.call(Health())  # starts the daemon if needed
-    from importlib.metadata import version  # slow to load, like the server
-
-    from clankers.view.guard import Access
+    from clankers.view.guard import Access  # slow to load, like the server
     from clankers.view.server import create_app, serve
 
     listener = _listen(port)
     access = Access(listener.getsockname()[1])
-    app = create_app(access, str(ctl.socket) if ctl.socket else None, version=version("clankers"), project=project)
+    app = create_app(access, str(ctl.socket) if ctl.socket else None, version=VERSION, project=project)
     if ctl.json:
         print_json({"address": access.address, "port": access.port})
     else:

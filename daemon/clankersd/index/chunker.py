@@ -24,7 +24,7 @@ CJK = "".join(f"{chr(first)}-{chr(last)}" for first, last in _CJK_RANGES)
 """Ranges of Chinese, Japanese and Korean characters, for use inside [] of a regular expression."""
 
 _CJK_CHARACTER = re.compile(f"[{CJK}]")
-_CJK_ROWS = {code >> 8 & 0xFF for first, last in _CJK_RANGES if last < 0x20000 for code in range(first, last + 1)}
+_CJK_ROWS = {row & 0xFF for first, last in _CJK_RANGES if last < 0x20000 for row in range(first >> 8, (last >> 8) + 1)}
 _ROWS_WITHOUT_CJK = bytes({*range(256)} - _CJK_ROWS)
 """Second bytes of the characters of the planes 0 and 1 that are not CJK; the planes 2 and 3 have no others."""
 HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")

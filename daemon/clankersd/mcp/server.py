@@ -3,12 +3,12 @@
 import json
 import shlex
 import sys
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
+from clankers_protocol import VERSION
 from clankers_protocol.agent_text import clean_text
 from clankers_protocol.errors import InvalidParams, InvalidRequest, MethodNotFound, RpcError
 from clankers_protocol.mcp import McpMessage
@@ -123,7 +123,7 @@ def handshake(requested_version: Any) -> dict[str, Any]:
     return {
         "protocolVersion": requested_version if known else PROTOCOL_VERSIONS[-1],
         "capabilities": {"tools": {"listChanged": False}},
-        "serverInfo": {"name": "clankers", "version": version("clankers")},
+        "serverInfo": {"name": "clankers", "version": VERSION},
         "instructions": INSTRUCTIONS,
     }
 

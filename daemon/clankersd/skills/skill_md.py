@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
-import yaml
 
 from clankers_protocol.agent_text import strip_invisible
 from clankers_protocol.errors import InvalidParams
@@ -21,21 +20,6 @@ OWN_FIELDS = ("name", "description", "allowed-tools", "model", "tags", "referenc
 """Front matter keys that have their own field in a skill; others are stored in `extra`."""
 
 _TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?")
-
-
-class _Loader(yaml.SafeLoader):
-    """Load plain data only: dates stay text, and aliases are rejected."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):  # a few nested aliases can expand to gigabytes
-            raise yaml.YAMLError("an alias (*name) is not allowed here")
-        return super().compose_node(parent, index)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def parse_skill(text: str, folder: str | None, files: list[SkillFile], created_by: str | None) -> SkillCreate:
@@ -74,6 +58,8 @@ def parse_skill(text: str, folder: str | None, files: list[SkillFile], created_b
 
 def write_folder(skill: Skill) -> SkillFolder:
     """Return the files of a skill's folder. Tags and references go into `metadata`, which other readers ignore."""
+    from clankersd.skills import front_matter  # loads yaml, which few daemons need
+
     matter: dict[str, Any] = {"name": skill.name, "description": skill.description}
     if skill.tools:
         joined = ", ".join(skill.tools)
@@ -85,7 +71,7 @@ def write_folder(skill: Skill) -> SkillFolder:
     matter |= {key: value for key, value in skill.extra.items() if key != "metadata"}
     if metadata:
         matter["metadata"] = metadata
-    front = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000)
+    front = front_matter.write(matter)
     text = strip_invisible(f"---\n{front}---\n\n{skill.instructions}")  # people must see all that an agent reads
     return SkillFolder(folder_name(skill), [SkillFile(FILE_NAME, text), *skill.files])
 
@@ -113,6 +99,8 @@ def check_files(files: list[SkillFile]) -> None:
 
 
 def _split_front_matter(text: str) -> tuple[dict[str, Any], str]:
+    from clankersd.skills import front_matter  # loads yaml, which few daemons need
+
     match = _FRONT_MATTER.match(text)
     if not match:
         problem = f"{FILE_NAME} must begin with front matter between two lines of ---"
@@ -121,9 +109,9 @@ def _split_front_matter(text: str) -> tuple[dict[str, Any], str]:
         problem = f"the front matter is longer than {MAX_FRONT_MATTER_CHARACTERS} characters"
         raise InvalidParams(f"invalid params: {problem} - at `$.text`")
     try:
-        matter = yaml.load(match[1], _Loader)  # noqa: S506  # a stricter SafeLoader
+        matter = front_matter.parse(match[1])
         matter = msgspec.json.decode(msgspec.json.encode(matter))  # convert to the form in which it is stored
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    except (front_matter.YAMLError, ValueError, TypeError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise InvalidParams(f"invalid params: the front matter is not valid YAML: {problem} - at `$.text`") from error
     if not isinstance(matter, dict):

@@ -1,7 +1,6 @@
 """`clankers-ctl doctor`: check the daemon and everything around it, and advise what to do about problems."""
 
 import sys
-from importlib.metadata import version
 
 import click
 import msgspec
@@ -13,6 +12,7 @@ from clankers.ctl.jobs import run_job_or_exit
 from clankers.ctl.output import Column, one_line, print_json, print_table, secho
 from clankers.ctl.text import Text
 from clankers.messages import BadReply, DaemonUnavailable
+from clankers_protocol import VERSION
 from clankers_protocol.admin import DaemonStatus, Diagnosis, DoctorCheck, DoctorRepair, Finding, StatusReport
 from clankers_protocol.capture import CaptureReport, CaptureStatus
 from clankers_protocol.errors import RpcError
@@ -92,7 +92,7 @@ def _check_daemon(ctl: Ctl) -> tuple[StatusReport | None, Finding]:
     except (TimeoutError, BadReply, RpcError) as error:
         advice = "clankers-ctl logs --level error; then restart the daemon"
         return None, Finding("daemon", "problem", f"The daemon does not answer correctly: {error}", advice)
-    our_version = version("clankers")
+    our_version = VERSION
     running = f"clankersd {status.version} has been running for {format_duration(status.uptime_seconds)}"
     if status.version != our_version:
         advice = "clankers-ctl daemon restart"
