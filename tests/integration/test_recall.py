@@ -564,14 +564,14 @@ def test_important_memory_that_shares_one_rare_word_is_told(remembering: RawConn
     assert considered["strength"] >= considered["needed"]
 
 
-@pytest.fixture
-def busy(recall_rpc: RawConnection) -> RawConnection:
-    """A store with so many texts that the frequency of a word tells whether it is rare."""
+@pytest.fixture(params=[700, 40, 3])
+def busy(recall_rpc: RawConnection, request: pytest.FixtureRequest) -> RawConnection:
+    """A store with so many texts that the frequency of a word tells whether it is rare, or with few."""
     subjects = ("user", "file", "error", "test", "invoice", "customer", "settings", "script", "module", "exporter")
     given = [
         {"id": f"b{number}", "sessionId": "busy", "role": "user", "createdAt": T0 + number}
         | {"textContent": f"The {subjects[number % 10]} of report {number} is checked by the {subjects[number % 7]}."}
-        for number in range(700)
+        for number in range(request.param)
     ]
     events = [{"session": {"id": "busy", "projectPath": PROJECT, "createdAt": T0}}, *({"message": m} for m in given)]
     recall_rpc.call("events.batch", events=events)

@@ -1,7 +1,10 @@
 """Closeness of a hit to its query."""
 
+from pathlib import Path
+
 import pytest
 
+from clankersd.search import common_words as common_words_module
 from clankersd.search.closeness import (
     MIN_STRENGTH,
     Calibration,
@@ -11,6 +14,7 @@ from clankersd.search.closeness import (
     measure,
     word_weight,
 )
+from clankersd.search.common_words import common_words
 
 
 def test_rare_words_weigh_more_and_unknown_ones_most() -> None:
@@ -55,12 +59,16 @@ def test_closer_text_of_another_project_counts_less_the_more_words_a_text_has() 
 
 
 @pytest.mark.parametrize(
-    ("stem", "frequency", "chunk_count", "is_rare"),
+    ("word", "frequency", "chunk_count", "is_rare"),
     [
         ("zorblax", 1, 250, True),
-        ("zorblax", 1, 200, False),  # in a small store, every word is rare
         ("zorblax", 3, 750, True),
-        ("zorblax", 3, 600, False),
+        ("zorblax", 3, 600, True),  # in a smaller store, every word is in few chunks, but this one is no common word
+        ("zorblax", 1, 2, True),
+        ("zorblax", 4, 20, False),
+        ("column", 1, 250, True),
+        ("column", 1, 200, False),
+        ("column", 3, 600, False),
         ("zorblax", 5, 5_000, True),
         ("zorblax", 100, 100_000, True),
         ("test", 6, 5_000, False),
@@ -71,6 +79,21 @@ def test_closer_text_of_another_project_counts_less_the_more_words_a_text_has() 
     ],
 )
 def test_name_is_rare_if_hardly_any_chunk_contains_it(
-    stem: str, frequency: int, chunk_count: int, is_rare: bool
+    word: str, frequency: int, chunk_count: int, is_rare: bool
 ) -> None:
-    assert is_rare_name(stem, frequency, chunk_count) == is_rare
+    assert is_rare_name(word, word, frequency, chunk_count) == is_rare
+
+
+@pytest.mark.parametrize(("word", "stem"), [("deployments", "deploy"), ("tests", "test"), ("structuring", "structur")])
+def test_form_of_a_common_word_is_not_rare_in_a_small_store(word: str, stem: str) -> None:
+    assert not is_rare_name(word, stem, 1, 50)
+
+
+def test_no_word_is_rare_in_a_small_store_if_the_common_ones_are_unknown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(common_words_module, "FOLDER", tmp_path)
+    common_words.cache_clear()
+    assert not is_rare_name("zorblax", "zorblax", 1, 50)
+    assert is_rare_name("zorblax", "zorblax", 1, 250)
+    common_words.cache_clear()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from clankersd.index.tokenize import CJK_CHARACTER
+from clankersd.search.common_words import is_uncommon
 from clankersd.search.snippets import matching_stems
 
 MAX_EXAMINED = 10
@@ -37,7 +38,8 @@ in their own project, and two of ten in another one."""
 MAX_RARE_SHARE = 0.001
 FEW_CHUNKS, MAX_FEW_SHARE = 3, 0.004
 """Share of all chunks up to which a word is rare. A word in few chunks is rare also if they are a larger share, up to
-the other one: in 1 of 250 chunks, 3 of 750, 5 of 5,000, or 100 of 100,000."""
+the other one: in 1 of 250 chunks, 3 of 750, 5 of 5,000, or 100 of 100,000. Beyond that, it is rare in few chunks if it
+is no common word."""
 
 MIN_NAME_CHARACTERS = 3
 
@@ -89,15 +91,17 @@ def word_weight(frequency: int, chunk_count: int) -> float:
     return math.log(1 + (chunk_count + 1) / (frequency + 0.5))
 
 
-def is_rare_name(stem: str, frequency: int, chunk_count: int) -> bool:
-    """Return whether a stem looks like a name that hardly any of all chunks contain.
+def is_rare_name(word: str, stem: str, frequency: int, chunk_count: int) -> bool:
+    """Return whether a word looks like a name that hardly any of all chunks contain.
 
-    In a small store every word is rare, so that there is none. Numbers and bigrams of CJK text are no names.
+    In a small store every word is in few chunks, so that it must not be a common word of the language. Numbers and
+    bigrams of CJK text are no names.
     """
-    few = min(FEW_CHUNKS, MAX_FEW_SHARE * chunk_count)
-    if not 0 < frequency <= max(few, MAX_RARE_SHARE * chunk_count):
+    if not 0 < frequency <= max(FEW_CHUNKS, MAX_RARE_SHARE * chunk_count):
         return False
-    return len(stem) >= MIN_NAME_CHARACTERS and not stem[0].isdigit() and not CJK_CHARACTER.search(stem)
+    if len(stem) < MIN_NAME_CHARACTERS or stem[0].isdigit() or CJK_CHARACTER.search(stem):
+        return False
+    return frequency <= MAX_FEW_SHARE * chunk_count or is_uncommon(word, stem)
 
 
 def measure(text: str, weights: Mapping[str, float], cosine: float | None) -> Closeness:

@@ -272,7 +272,7 @@ class KeywordLookup:
                 frequency = self._frequency(db, spelling.stem)
                 generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
                 self.matches.weights[spelling.stem] = generic * word_weight(frequency, chunk_count)
-                if word not in GENERIC_WORDS and is_rare_name(spelling.stem, frequency, chunk_count):
+                if word not in GENERIC_WORDS and is_rare_name(word, spelling.stem, frequency, chunk_count):
                     self.matches.rare_names.add(spelling.stem)
                 if spelling.stem in stems:
                     continue
