@@ -652,6 +652,14 @@ def test_search_that_leaves_out_matches_says_so(filled: RawConnection) -> None:
     assert search(filled, "amber", mode="keyword", limit=5, pool=10)["degraded"] is None  # there are more pages
 
 
+def test_search_by_vector_that_ends_with_the_pool_says_so(filled: RawConnection) -> None:
+    cut = search(filled, "amber", mode="vector", limit=100, pool=10)
+    assert cut["degraded"] == "only the nearest 10 chunks were ranked"
+    assert search(filled, "amber", mode="vector", limit=5, pool=10)["degraded"] is None  # there are more pages
+    assert search(filled, "amber", mode="vector", limit=100, pool=10, minScore=0.5)["degraded"] is None
+    assert search(filled, "amber", mode="vector", limit=100, pool=1000)["degraded"] is None
+
+
 def test_vector_weight_and_pool_of_a_search_are_used(filled: RawConnection) -> None:
     for weight, part in ((0.0, "keyword"), (1.0, "vector")):
         hits = search(filled, "amber basalt", vectorWeight=weight, explain=True)["hits"]

@@ -459,8 +459,12 @@ def _describe_limits(run: _Run[R], candidate_count: int) -> list[str | None]:
     """Return notes on words and matches that were left out because there are so many."""
     plan = run.plan
     notes = [None if plan.mode == "vector" else describe_dropped_words(run.query), *run.keywords.limits]
-    if run.match_count > plan.pool_size and candidate_count <= plan.page.offset + plan.page.limit:
+    if candidate_count > plan.page.offset + plan.page.limit:  # there are more pages
+        return notes
+    if run.match_count > plan.pool_size:
         notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
+    if plan.mode == "vector" and not plan.min_score and len(run.vectors.nearest) >= plan.pool_size:
+        notes.append(f"only the nearest {plan.pool_size:,} chunks were ranked")
     return notes
 
 
