@@ -1,10 +1,12 @@
 """Closeness of a hit to its query."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from clankersd.search import common_words as common_words_module
+from clankersd.embedders.static import TOKENIZER
+from clankersd.search import common_words
 from clankersd.search.closeness import (
     MIN_STRENGTH,
     Calibration,
@@ -14,7 +16,6 @@ from clankersd.search.closeness import (
     measure,
     word_weight,
 )
-from clankersd.search.common_words import common_words
 
 
 def test_rare_words_weigh_more_and_unknown_ones_most() -> None:
@@ -92,8 +93,17 @@ def test_form_of_a_common_word_is_not_rare_in_a_small_store(word: str, stem: str
 def test_no_word_is_rare_in_a_small_store_if_the_common_ones_are_unknown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(common_words_module, "FOLDER", tmp_path)
-    common_words.cache_clear()
+    os.mkfifo(tmp_path / TOKENIZER)
+    monkeypatch.setattr(common_words, "FOLDER", tmp_path)
+    common_words._load.cache_clear()
     assert not is_rare_name("zorblax", "zorblax", 1, 50)
     assert is_rare_name("zorblax", "zorblax", 1, 250)
-    common_words.cache_clear()
+    common_words._load.cache_clear()
+
+
+def test_common_words_are_loaded_once_there_is_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    common_words._load.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(common_words, "LOADING_BYTES", 2**62)
+        assert not is_rare_name("zorblax", "zorblax", 1, 50)
+    assert is_rare_name("zorblax", "zorblax", 1, 50)

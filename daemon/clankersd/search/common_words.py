@@ -9,6 +9,9 @@ from functools import cache
 import msgspec
 import structlog
 
+from clankersd.embedders.base import EmbedderUnavailable
+from clankersd.embedders.local import read_model_file
+from clankersd.embedders.memory_headroom import require_headroom
 from clankersd.embedders.static import FOLDER, TOKENIZER
 
 COMMON_TOKENS = 16_000
@@ -16,6 +19,9 @@ COMMON_TOKENS = 16_000
 
 MAX_ENDING_CHARACTERS = 3
 """Longest ending of a common word after a stem, such as that of `testing`."""
+
+LOADING_BYTES = 16 * 1024 * 1024
+"""Free memory required to load them: the whole vocabulary is read once."""
 
 _WORD_BEGINNING = "▁"
 
@@ -45,12 +51,20 @@ def is_uncommon(word: str, stem: str) -> bool:
     return at == len(common) or common[at] != word
 
 
-@cache
 def common_words() -> list[str]:
-    """Return the words in small letters, sorted; none if the file of the tokenizer cannot be read."""
+    """Return the words in small letters, sorted; none if they cannot be loaded."""
     try:
-        vocabulary = msgspec.json.decode((FOLDER / TOKENIZER).read_bytes(), type=_Tokenizer).model.vocab
-    except (OSError, msgspec.DecodeError) as error:
+        return _load()
+    except MemoryError:  # the next search tries again
+        return []
+
+
+@cache
+def _load() -> list[str]:
+    require_headroom(LOADING_BYTES)
+    try:
+        vocabulary = msgspec.json.decode(read_model_file(FOLDER / TOKENIZER), type=_Tokenizer).model.vocab
+    except (EmbedderUnavailable, msgspec.DecodeError) as error:
         log.warning("common words not loaded", problem=str(error))
         return []
     first_tokens = [token for token, number in vocabulary.items() if number < COMMON_TOKENS]
