@@ -202,7 +202,7 @@ def test_chunks_of_messages_share_their_text_and_get_it_back(db: Db, tmp_path: P
 
     migrate(db, tmp_path / "backups", bundled()[:18])
     assert db.tuples(texts) == [("short", ""), ("long", chunk)]
-    assert (db.value(found), db.engine.find_fault(db, FULL_TEXT)) == (2, None)
+    assert (db.value(found), db.engine.find_fault(db, FULL_TEXT, 2)) == (2, None)
 
     db.execute(bundled()[17].down or "")
     assert db.tuples(texts) == [("short", chunk), ("long", chunk)]

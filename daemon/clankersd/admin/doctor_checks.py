@@ -122,14 +122,24 @@ async def remove_orphans(index: Index) -> list[str]:
 # -- the index
 
 
-def _find_fault(db: Db, table: FullText) -> str | None:
-    return db.engine.find_fault(db, table)
+async def _find_faults(store: Store) -> dict[FullText, str]:
+    """Find the full-text tables that do not agree with the texts, and how."""
+    newest_chunk = int(await store.read(lambda db: db.value("SELECT max(id) FROM chunks") or 0))
+    await store.index_words()  # of all chunks up to this one
+    faults = {}
+    for table in FULL_TEXTS:
+        if fault := await store.snapshot_read(partial(_find_fault, table=table, newest_chunk=newest_chunk)):
+            faults[table] = fault
+    return faults
+
+
+def _find_fault(db: Db, table: FullText, newest_chunk: int) -> str | None:
+    return db.engine.find_fault(db, table, newest_chunk)
 
 
 async def check_full_text(store: Store) -> Finding:
     """Check that the full-text tables agree with the texts."""
-    found = {table.name: await store.snapshot_read(partial(_find_fault, table=table)) for table in FULL_TEXTS}
-    wrong = [f"{name}: {fault}" for name, fault in found.items() if fault]
+    wrong = [f"{table.name}: {fault}" for table, fault in (await _find_faults(store)).items()]
     if not wrong:
         return Finding("full text", "ok", "Keyword search finds every stored text.")
     text = f"Keyword search does not find every stored text ({'; '.join(wrong)})."
@@ -139,10 +149,9 @@ async def check_full_text(store: Store) -> Finding:
 async def rebuild_full_text(index: Index) -> list[str]:
     """Rebuild the full-text tables that are wrong."""
     repaired = []
-    for table, rebuild in FULL_TEXTS.items():
-        if await index.store.snapshot_read(partial(_find_fault, table=table)):
-            await rebuild(index)
-            repaired.append(f"rebuilt {table.name}")
+    for table in await _find_faults(index.store):
+        await FULL_TEXTS[table](index)
+        repaired.append(f"rebuilt {table.name}")
     return repaired
 
 

@@ -85,6 +85,8 @@ class Db:
         self._notifications: dict[tuple[str, str, str], Notification] = {}
         self.known: dict[tuple[str, str], Any] = {}
         """Facts that the running change has found out and need not ask for again; forgotten at its end."""
+        self.unindexed_chunks = 0
+        """Chunks that may have been stored without their words: those of a few are indexed later, together."""
 
     def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
         """Run a statement for its effect."""
@@ -142,6 +144,7 @@ class Db:
     def transaction(self) -> Iterator[None]:
         """Run the block in a transaction: all of it is committed, or none."""
         self.execute("BEGIN IMMEDIATE")
+        unindexed_chunks = self.unindexed_chunks
         try:
             yield
             for finish in self._finishing:
@@ -153,11 +156,17 @@ class Db:
         except BaseException:
             if self.raw.in_transaction:  # a full disk or a damaged file has rolled it back already
                 self.execute("ROLLBACK")
+            self.unindexed_chunks = unindexed_chunks
             raise
         finally:
             self._finishing.clear()
             self._notifications.clear()
             self.known.clear()
+
+    def index_words(self) -> None:
+        """Index the words of all chunks that are stored."""
+        self.engine.index_words(self)
+        self.unindexed_chunks = 0
 
     def before_commit(self, finish: "Callable[[Db], None]") -> None:
         """Run `finish` once at the end of this transaction, however often it is registered."""

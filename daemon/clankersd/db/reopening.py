@@ -146,6 +146,7 @@ class ReopeningConnection:
         if migration.applied or is_new_connection:
             for prepare in self.on_open:
                 prepare(db)
+            db.unindexed_chunks = db.engine.count_unindexed_chunks(db)
         return migration
 
     def _set_schema_version(self, version: int) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -48,10 +49,10 @@ _QUEUE_CHUNK = """
     SELECT index_generations.id, chunks.id FROM chunks CROSS JOIN index_generations USING (chunking)
     WHERE chunk_id = :chunk_id AND state IN ('live', 'building') AND provider <> 'none'
 """
+_LAST_INDEXED = "(SELECT coalesce(max(id), 0) FROM chunks_fts_docsize)"
 _INDEX_NEW = f"""
     INSERT INTO chunks_fts (rowid, text, header, extra)
-    SELECT id, {CHUNK_TEXT}, header, extra FROM chunks
-    WHERE id > (SELECT coalesce(max(id), 0) FROM chunks_fts_docsize) ORDER BY id
+    SELECT id, {CHUNK_TEXT}, header, extra FROM chunks WHERE id > {_LAST_INDEXED} ORDER BY id
 """
 _BELOW = "SELECT id FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit"
 _INDEX_BELOW = f"""
@@ -124,6 +125,12 @@ class SqliteEngine(Engine):
     def index_words(self, db: "Db") -> None:
         db.execute(_INDEX_NEW)
 
+    def count_unindexed_chunks(self, db: "Db") -> int:
+        return int(db.value(f"SELECT count(*) FROM chunks WHERE id > {_LAST_INDEXED}"))
+
+    def last_indexed_chunk(self, db: "Db") -> int:
+        return int(db.value(f"SELECT {_LAST_INDEXED}"))
+
     def count_texts(self, db: "Db", index: str, stem: str) -> int:
         return db.value(f"SELECT doc FROM {_VOCABULARIES[index]} WHERE term = :stem", {"stem": stem}) or 0
 
@@ -140,13 +147,16 @@ class SqliteEngine(Engine):
         rows = db.tuples(_ADDED, {"phrase": quote_phrase(word), "last": last, "limit": limit})
         return [_decode(array) for (array,) in rows]
 
-    def find_fault(self, db: "Db", index: FullText) -> str | None:
+    def find_fault(self, db: "Db", index: FullText, newest_chunk: int) -> str | None:
         """FTS5's own check takes the write lock for as long as it runs.
 
         So all texts are tokenized again into a temporary table, and the words of both are compared: on a read-only
-        connection this delays no write.
+        connection this delays no write. The words of later chunks may be indexed or not.
         """
         texts, indexed = f"SELECT {index.key} FROM {index.content}", f"SELECT id FROM {index.name}_docsize"
+        if index.name == "chunks_fts":
+            texts, indexed = f"{texts} WHERE id <= {newest_chunk}", f"{indexed} WHERE id <= {newest_chunk}"
+            index = replace(index, content=f"{index.content} WHERE id IN (SELECT id FROM {index.name}_docsize)")
         try:
             verdict = db.value(f'PRAGMA integrity_check("{index.name}")')
             if verdict != "ok":

@@ -88,6 +88,7 @@ class Store(ReopeningConnection):
         """Resolved when `run` has something to do; None while it does it, and commits all that waits."""
         self._is_commit_due = False
         """True from when a write has asked for a commit without `run`, until no write waits."""
+        self._indexing: asyncio.Future[None] | None = None
         self._last_written_at = 0.0
         self._quiet_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
@@ -121,13 +122,44 @@ class Store(ReopeningConnection):
 
         Each is a bulk write, so single events are committed in between. A change that fails fails alone.
         """
+        outcomes = await self.begin_write_all(changes)
+        with TimedPart("write"):
+            return await outcomes
+
+    async def begin_write_all(self, changes: Iterable[Callable[[Db], Any]]) -> "asyncio.Future[list[Outcome]]":
+        """Queue what `write_all` runs; the future is done once all of it is on the disk."""
         if self._reopened is not None:
             await self._reopened.wait()
         self._serving_connection()
         outcomes = self.queue.add_all(changes, self.get_write_source())
         self._commit_soon()
-        with TimedPart("write"):
-            return await outcomes
+        return outcomes
+
+    async def index_words(self) -> str | None:
+        """Index the words of texts that were stored a moment ago; return why they cannot be, for `degraded`.
+
+        No request is the cause of this write: it does not wait for other writes of the same client, and the search that
+        needs it can still be cancelled.
+        """
+        if not self._has_unindexed_chunks():
+            return None
+        try:
+            self._serving_connection()
+            indexed = self._index_words_soon()
+            self._commit_soon()
+            await asyncio.shield(indexed)
+        except StorageUnavailable as error:
+            return f"the newest texts are not indexed: {error.message}"
+        return None
+
+    def _has_unindexed_chunks(self) -> bool:
+        return self._connection is not None and self._connection.make_db().unindexed_chunks > 0
+
+    def _index_words_soon(self) -> "asyncio.Future[None]":
+        """Queue a commit of words, unless one is queued."""
+        if self._indexing is None or self._indexing.done():
+            self._indexing = self.queue.add_own(lambda db: db.before_commit(Db.index_words))
+        return self._indexing
 
     async def read(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
         """Return the result of `query` on the committed data; it may take `seconds` and must not write.
@@ -243,7 +275,10 @@ class Store(ReopeningConnection):
             if (failed := await self._wait_until_needed()) is not None:
                 await self._handle_failed_commit(failed)
             elif self._is_checkpoint_due():
-                await self._checkpoint()
+                if self._has_unindexed_chunks() and not self.problem:
+                    self._index_words_soon()  # the checkpoint follows a moment later
+                else:
+                    await self._checkpoint()
 
     async def recover(self) -> None:
         """Verify the files every few seconds; while there is a problem, retry until it is over."""
@@ -333,6 +368,8 @@ class Store(ReopeningConnection):
         """Commit waiting writes, write the WAL to the database, and close the file."""
         self._is_closing = True  # interrupts reads that still run: their callers had time to finish
         with anyio.CancelScope(shield=True):
+            if self._has_unindexed_chunks():
+                self._index_words_soon()
             while self.queue.size:
                 await self._commit_waiting()
             await self._close_connection()

@@ -137,6 +137,14 @@ class PendingWrites:
         self.size += 1
         return future
 
+    def add_own(self, change: Callable[[Db], T]) -> "asyncio.Future[T]":
+        """Queue a write of the daemon itself, which belongs to no request. Nobody has to wait for it."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve_error)
+        self._singles.append(PendingWrite([change], future, time.monotonic(), False, None))
+        self.size += 1
+        return future
+
     def add_all(self, changes: Iterable[Change], source: object) -> "asyncio.Future[list[Outcome]]":
         """Queue bulk writes; the future is done after the commit of the last, with the outcome of each."""
         future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
@@ -237,6 +245,12 @@ class PendingWrites:
         self._waits.append((now, seconds))
         while self._waits[0][0] < now - WAIT_WINDOW_SECONDS:
             self._waits.popleft()
+
+
+def _retrieve_error(future: "asyncio.Future[Any]") -> None:
+    """Have asyncio not log an error that the store has handled and that nobody waits for."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _open_cancellation() -> Cancellation | None:

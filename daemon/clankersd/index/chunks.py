@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from clankersd.db import Db
+from clankersd.db.engine import MAX_UNINDEXED_CHUNKS
 from clankersd.index.chunker import Chunk, chunk
 from clankersd.index.tokenize import count_words, other_forms
 
@@ -183,7 +184,7 @@ def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None
     for row in changes.added[:limit]:
         _insert(db, owner, row)
     if changes.added:
-        db.before_commit(index_full_text)
+        db.before_commit(index_many_texts)
     return limit is None or len(changes.added) <= limit
 
 
@@ -196,17 +197,19 @@ def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count:
     """Store `count` chunks from position `start` on, where none are stored yet."""
     for position in range(start, min(start + count, len(chunked.chunks))):
         _insert(db, owner, _row(owner, chunked, position))
-    db.before_commit(index_full_text)
+    db.before_commit(index_many_texts)
 
 
 def _insert(db: Db, owner: Owner, row: Row) -> None:
     db.execute(_INSERT[owner.column], row)
     db.engine.queue_chunk(db, row["chunk_id"])
+    db.unindexed_chunks += 1
 
 
-def index_full_text(db: Db) -> None:
-    """Add the chunks stored in this transaction to the full-text index, in one statement."""
-    db.engine.index_words(db)
+def index_many_texts(db: Db) -> None:
+    """Index the words of new chunks, unless they are few."""
+    if db.unindexed_chunks >= MAX_UNINDEXED_CHUNKS:
+        db.index_words()
 
 
 def _compare(stored: list[Row], rows: list[Row]) -> _Changes:

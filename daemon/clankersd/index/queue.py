@@ -239,6 +239,8 @@ class EmbeddingQueue:
             for chunk, reason in failed:
                 db.execute(_COUNT_FAILURE, {"generation": current.id, "chunk": chunk, "error": reason})
             self._cache(db, current, batch.new_vectors)
+            if db.unindexed_chunks:  # one commit for both
+                db.before_commit(Db.index_words)
             return current
 
         index = self._index

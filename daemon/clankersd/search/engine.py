@@ -64,6 +64,9 @@ become candidates only if they are needed."""
 MAX_COMPARED_INLINE = 100
 """Candidates up to which duplicates and diversity are computed on the event loop; more of them in a thread."""
 
+INDEXING_SECONDS = 2.0
+"""Time that a search waits for the words of texts that were stored a moment before it."""
+
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
@@ -160,12 +163,13 @@ class SearchEngine:
                 anyio.current_time() + self.timeout_seconds,
                 KeywordLookup(plan.query, self._terms, plan.filter),
             )
+            index_note = await self._index_newest(run)
             if plan.prefer_named_speakers:
                 await self._find_speakers(run)
             await self._search_both(run)
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
-            notes = [keywords.problem, vectors.query.problem, vectors.note, run.rerank_note]
+            notes = [index_note, keywords.problem, vectors.query.problem, vectors.note, run.rerank_note]
             if plan.reports_limits:
                 notes += _describe_limits(run, len(candidates))
                 if self._index.building is None:  # a rebuild has the backlog chunk texts that are searchable already
@@ -191,6 +195,12 @@ class SearchEngine:
             calibration=calibration,
             weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )
+
+    async def _index_newest(self, run: _Run[R]) -> str | None:
+        """Have the words of the newest texts indexed; return a note if they are not."""
+        with anyio.move_on_after(min(INDEXING_SECONDS, run.deadline - anyio.current_time())):
+            return await self._store.index_words()
+        return "the newest texts are not indexed yet"
 
     async def _find_speakers(self, run: _Run[R]) -> None:
         """Find the people whom the query names and who speak in the sessions that are searched."""

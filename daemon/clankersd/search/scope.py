@@ -61,7 +61,7 @@ class TermMatches:
 class Scope:
     """Chunks that pass a filter.
 
-    `last` is the highest id in the index, and `chunk_count` the number of its chunks, or `last` if that is not known.
+    `last` is the highest id of an indexed chunk, and `chunk_count` the number of chunks, or `last` if that is unknown.
     `size` is the number of chunks in the scope, None for the whole index, which is not listed. `ids` are listed without
     numpy; with it, `mask` is an array that is True at each id. `table` are the columns of the chunks if they are in
     memory, and `changes` the number of changes that they have followed. `note` states why the whole index is looked up
@@ -82,7 +82,7 @@ class Scope:
         numpy = numpy_if_available()
         is_narrow = chunk_filter.is_narrow
         loaded = table if table.catch_up(db) and table.columns is not None else None
-        last = db.value("SELECT max(id) FROM chunks") or 0
+        last = db.engine.last_indexed_chunk(db)
         changes = None if loaded is None else loaded.changes_seen
         chunk_count = last if loaded is None else loaded.count()
         if not is_narrow and all(test.project is None and test.sources is None for test in chunk_filter.label_tests):
@@ -96,8 +96,9 @@ class Scope:
         ids: list[int] = []
         if ids_query:
             sql = f"SELECT json_group_array(id) FROM ({ids_query} LIMIT {MAX_LISTED_SCOPE + 1})"
-            ids = decode_json(db.value(sql, chunk_filter.params), type=list[int])
-            if len(ids) > MAX_LISTED_SCOPE:
+            listed = decode_json(db.value(sql, chunk_filter.params), type=list[int])
+            ids = [chunk for chunk in listed if chunk <= last]  # later ones were stored since the search began
+            if len(listed) > MAX_LISTED_SCOPE:
                 passing = f"more than {MAX_LISTED_SCOPE:,} chunks pass the filter"
                 return Scope(last, chunk_count, note=f"{passing}, so that words were looked up in the whole store")
         if numpy is None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import structs
 
+from clankers_protocol.errors import StorageUnavailable
 from clankers_protocol.search import FacetCount, Facets, Search, SearchFacets
 from clankersd import clock
 from clankersd.db import Store
@@ -46,6 +47,8 @@ async def search_facets(daemon: "Daemon", request: SearchFacets) -> Facets:
         until=request.until,
     )
     now = clock.now()
+    if problem := await daemon.store.index_words():
+        raise StorageUnavailable(problem)
     chunk_filter = await find_visible_chunks(daemon, selection, now)
     words = [f'"{word.replace(chr(34), "")}"' for word in query_words(request.query)]
     if not words:

@@ -324,6 +324,7 @@ class PostgresDb(Db):
             self._notifications.clear()
             self.known.clear()
             self.has_new_words.clear()
+            self.unindexed_chunks = 0  # there are none: words are indexed at once
 
     def modify(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> int:
         before = self.total_changes()

@@ -128,7 +128,7 @@ class PostgresEngine(Engine):
     def occurrences_after(self, db: "Db", word: str, last: int, limit: int) -> list[list[int]]:
         return read_occurrences_after(db, stem_of(word), last, limit)
 
-    def find_fault(self, db: "Db", index: FullText) -> str | None:
+    def find_fault(self, db: "Db", index: FullText, newest_chunk: int) -> str | None:
         table, key = _TABLES[index.name]
         without = f"SELECT count(*) FROM {index.content} LEFT JOIN {table} ON {key} = {index.key} WHERE {key} IS NULL"
         if count := db.value(without):

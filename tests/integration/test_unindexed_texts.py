@@ -1,0 +1,132 @@
+"""Words of a few new texts are indexed a moment later: by a search, with more of them, or in a quiet second."""
+
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import message
+from helpers.waiting import eventually
+
+from clankersd.db.engine import MAX_UNINDEXED_CHUNKS
+
+WITHOUT_VECTORS = {"CLANKERS_EMBEDDER": "none"}
+"""The words would be indexed with the vectors, a moment after they are stored."""
+
+
+def count(daemon: DaemonProcess, table: str) -> int:
+    with closing(apsw.Connection(str(daemon.database), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        return int(db.execute(f"SELECT count(*) FROM {table}").get)
+
+
+def unindexed(daemon: DaemonProcess) -> int:
+    return count(daemon, "chunks") - count(daemon, "chunks_fts_docsize")
+
+
+def store(connection: RawConnection, name: str, text: str, session: str = "session") -> None:
+    assert connection.call("upsertMessage", message=message(name, session, text)) == {"ok": True}
+
+
+def found(connection: RawConnection, query: str, **params: Any) -> set[str]:
+    reply = connection.call("search", query=query, limit=100, mode="keyword", **params)
+    assert "not indexed" not in (reply["degraded"] or "")
+    return {hit["ref"]["messageId"] for hit in reply["hits"]}
+
+
+def test_text_that_was_acknowledged_before_a_kill_is_found_after_it(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon:
+        with daemon.connect() as connection:
+            store(connection, "first", "the lighthouse keeper")
+            assert unindexed(daemon) == 1, "the words are indexed at once, so that this test shows nothing"
+            daemon.close()  # kills it
+        daemon.start()
+        with daemon.connect() as connection:
+            assert found(connection, "lighthouse") == {"first"}
+
+
+def test_words_of_many_texts_are_indexed_with_them(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        for number in range(3 * MAX_UNINDEXED_CHUNKS):
+            store(connection, f"m{number}", f"text {number}")
+            assert unindexed(daemon) < MAX_UNINDEXED_CHUNKS
+
+
+def test_words_are_indexed_in_a_quiet_second(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        store(connection, "first", "the lighthouse keeper")
+        eventually(lambda: not unindexed(daemon), "the words are indexed without a search")
+
+
+def test_daemon_that_stops_leaves_all_words_indexed(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon:
+        with daemon.connect() as connection:
+            store(connection, "first", "the lighthouse keeper")
+        daemon.stop()
+        assert (count(daemon, "chunks"), unindexed(daemon)) == (1, 0)
+
+
+@pytest.mark.parametrize("embedder", ["none", "static"])
+def test_every_text_is_found_once_it_is_acknowledged(tmp_path: Path, embedder: str) -> None:
+    """Others store texts meanwhile, so that the index is behind during nearly all searches."""
+    with running_daemon(tmp_path, CLANKERS_EMBEDDER=embedder) as daemon, daemon.connect() as connection:
+        is_over = threading.Event()
+
+        def store_others(writer: int) -> None:
+            with daemon.connect() as other:
+                number = 0
+                while not is_over.is_set():
+                    store(other, f"other-{writer}-{number}", f"a frequent word and {number}")
+                    number += 1
+
+        writers = [threading.Thread(target=store_others, args=(writer,)) for writer in range(2)]
+        for writer in writers:
+            writer.start()
+        try:
+            for number in range(150):
+                store(connection, f"m{number}", f"a frequent lantern{number}x")
+                assert f"m{number}" in found(connection, f"lantern{number}x frequent")
+                assert connection.call("search.facets", query=f"lantern{number}x")["total"] == 1
+        finally:
+            is_over.set()
+            for writer in writers:
+                writer.join()
+
+
+def test_query_finds_the_words_of_the_newest_text(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        store(connection, "first", "the lighthouse keeper")
+        sql = "SELECT count(*) FROM chunks_fts WHERE chunks_fts MATCH 'lighthouse'"
+        assert connection.call("query", sql=sql)["rows"] == [[1]]
+
+
+def test_deleted_text_is_not_indexed_later(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        store(connection, "first", "the lighthouse keeper", "deleted")
+        connection.call("session.delete", id="deleted")
+        store(connection, "second", "the harbour master")
+        assert found(connection, "lighthouse harbour") == {"second"}
+        assert (count(daemon, "chunks"), unindexed(daemon)) == (1, 0)
+
+
+def test_changed_text_is_found_by_its_new_words_only(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        store(connection, "first", "the lighthouse keeper")
+        store(connection, "first", "the harbour master")
+        assert found(connection, "harbour") == {"first"}
+        assert found(connection, "lighthouse") == set()
+
+
+def test_search_says_that_the_newest_texts_could_not_be_indexed(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        store(connection, "old", "the lighthouse keeper")
+        assert found(connection, "lighthouse") == {"old"}
+        store(connection, "new", "another lighthouse")
+        with closing(apsw.Connection(str(daemon.database))) as other:
+            other.execute("BEGIN IMMEDIATE")
+            reply = connection.call("search", query="lighthouse")
+            other.execute("ROLLBACK")
+        assert "the newest texts are not indexed" in reply["degraded"]
+        assert found(connection, "lighthouse") == {"old", "new"}
