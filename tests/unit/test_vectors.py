@@ -1,6 +1,8 @@
 """In-memory copy of the vectors, compared with brute force."""
 
+import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,28 @@ def test_keep_only_removes_all_other_chunks() -> None:
     mirror.discard([5])
     mirror.keep_only([3, 5, 7, 9_999])
     assert sorted(ids(mirror.nearest(vectors[0], 10, None))) == [3, 7]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_mirror_takes_memory_for_its_vectors_only() -> None:
+    """A block for 65,536 vectors was cleared, and so resident, if its memory had been used before."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    np.empty(31 << 20, np.int8)  # freed at once: from now on, malloc reuses memory of up to this size
+    unused, behind_it = np.empty(30 << 20, np.int8), np.empty(1 << 20, np.int8)
+    del unused
+    vectors = random_vectors(1000, 256)
+    before = resident_bytes()
+    mirror = filled(vectors)
+    assert resident_bytes() - before < 10_000 * mirror.size
+    del behind_it  # without it, the freed memory would have gone back to the system
+
+
+def test_mirror_without_memory_for_a_block_raises_a_memory_error() -> None:
+    with pytest.raises(MemoryError):
+        Mirror(1, 1 << 44).add(rows(random_vectors(1)))
 
 
 def test_dimensions_need_not_fill_a_register() -> None:

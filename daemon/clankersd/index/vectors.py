@@ -4,6 +4,7 @@ import importlib
 import itertools
 import json
 import math
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -178,13 +179,13 @@ class _Block:
     def __init__(self, dims: int) -> None:
         import numpy as np
 
-        self.high = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
-        self.low = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
-        self.scales = np.zeros(ROWS_PER_BLOCK, np.float32)
-        self.ids = np.zeros(ROWS_PER_BLOCK, np.int32)
-        self.labels = np.zeros(ROWS_PER_BLOCK, np.int32)
-        self.projects = np.zeros(ROWS_PER_BLOCK, np.int32)
-        self.alive = np.zeros(ROWS_PER_BLOCK, np.bool_)
+        self.high = _mapped_zeros(np.int8, ROWS_PER_BLOCK, dims)
+        self.low = _mapped_zeros(np.int8, ROWS_PER_BLOCK, dims)
+        self.scales = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
+        self.ids = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.labels = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.projects = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.alive = _mapped_zeros(np.bool_, ROWS_PER_BLOCK)
 
 
 BlockRows = tuple[int, _Block, Any]
@@ -239,7 +240,7 @@ class Mirror:
             for row, vector in enumerate(part, self._size + 1):
                 page = vector[0] // IDS_PER_PAGE
                 if page not in self._pages:
-                    self._pages[page] = np.zeros(IDS_PER_PAGE, np.int32)
+                    self._pages[page] = _mapped_zeros(np.int32, IDS_PER_PAGE)
                 self._pages[page][vector[0] % IDS_PER_PAGE] = row
             self._scale_sum += float(block.scales[rows].sum())
             self._size += len(part)
@@ -459,6 +460,21 @@ def _of_projects(block: _Block, used: int, projects: frozenset[int] | None) -> A
     if len(projects) == 1:
         return np.flatnonzero(block.projects[:used] == next(iter(projects)))
     return np.flatnonzero(np.isin(block.projects[:used], list(projects)))
+
+
+def _mapped_zeros(dtype: Any, *shape: int) -> Any:
+    """Return an array of zeros that takes memory only for the pages that are written to.
+
+    `np.zeros` may reuse freed memory and clear all of it, so that a block of few vectors takes 33 MB.
+    """
+    import numpy as np
+
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes: {error}") from error
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def _fixed_point(matrix: Any) -> FixedPoint:
