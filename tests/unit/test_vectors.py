@@ -1,6 +1,8 @@
 """In-memory copy of the vectors, compared with brute force."""
 
+import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import MAX_RANKED_DIRECTLY, LabelledVector, LabelSet, Mirror, ScoredChunks
+from clankersd.index.vectors import (
+    MAX_CANDIDATES,
+    MAX_RANKED_DIRECTLY,
+    LabelledVector,
+    LabelSet,
+    Mirror,
+    ScoredChunks,
+)
 
 DIMS = 64
 
@@ -43,8 +52,9 @@ def ids(found: ScoredChunks) -> list[int]:
     return [chunk for chunk, _ in found]
 
 
-def test_nearest_of_few_vectors_is_exact() -> None:
-    vectors = random_vectors(MAX_RANKED_DIRECTLY)
+@pytest.mark.parametrize("count", [MAX_RANKED_DIRECTLY, MAX_RANKED_DIRECTLY + 1])
+def test_nearest_of_few_vectors_is_exact(count: int) -> None:
+    vectors = random_vectors(count)
     mirror = filled(vectors)
     for query in random_vectors(20, seed=1):
         assert ids(mirror.nearest(query, 10, None)) == brute_force(vectors, query, 10)
@@ -65,6 +75,22 @@ def test_nearest_of_many_near_duplicates_are_the_nearest() -> None:
     exact = np.sort(vectors @ query)[::-1]
     found = [similarity for _, similarity in filled(vectors).nearest(query, 10, None)]
     assert found == pytest.approx(exact[:10].tolist(), abs=2e-5)
+
+
+@pytest.mark.parametrize("count", [MAX_RANKED_DIRECTLY, MAX_CANDIDATES, MAX_CANDIDATES + 1_000])
+def test_nearest_of_equal_vectors_are_in_the_order_in_which_they_were_added(count: int) -> None:
+    vectors = np.repeat(random_vectors(1), count, axis=0)
+    found = ids(filled(vectors).nearest(vectors[0], 10, None))
+    assert found == sorted(found)
+    if count <= MAX_CANDIDATES:
+        assert found == [*range(1, 11)]
+
+
+def test_nearest_returns_all_eligible_chunks_if_more_are_wanted() -> None:
+    vectors = random_vectors(MAX_RANKED_DIRECTLY + 100)
+    query = random_vectors(1, seed=1)[0]
+    found = ids(filled(vectors).nearest(query, 2 * len(vectors), None))
+    assert sorted(found) == [*range(1, len(vectors) + 1)]
 
 
 def test_nearest_without_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +170,28 @@ def test_keep_only_removes_all_other_chunks() -> None:
     mirror.discard([5])
     mirror.keep_only([3, 5, 7, 9_999])
     assert sorted(ids(mirror.nearest(vectors[0], 10, None))) == [3, 7]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_mirror_takes_memory_for_its_vectors_only() -> None:
+    """A block for 65,536 vectors was cleared, and so resident, if its memory had been used before."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    np.empty(31 << 20, np.int8)  # freed at once: from now on, malloc reuses memory of up to this size
+    unused, behind_it = np.empty(30 << 20, np.int8), np.empty(1 << 20, np.int8)
+    del unused
+    vectors = random_vectors(1000, 256)
+    before = resident_bytes()
+    mirror = filled(vectors)
+    assert resident_bytes() - before < 10_000 * mirror.size
+    del behind_it  # without it, the freed memory would have gone back to the system
+
+
+def test_mirror_without_memory_for_a_block_raises_a_memory_error() -> None:
+    with pytest.raises(MemoryError):
+        Mirror(1, 1 << 44).add(rows(random_vectors(1)))
 
 
 def test_dimensions_need_not_fill_a_register() -> None:

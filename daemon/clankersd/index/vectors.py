@@ -4,6 +4,7 @@ import importlib
 import itertools
 import json
 import math
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ none of the nearest is missed, up to this many more than wanted: near-duplicates
 MAX_SAMPLES, MAX_SAMPLE_TOKENS = 4, 200
 """Number and length of the texts whose stored vectors are compared with those of a fallback embedder."""
 
-MAX_RANKED_DIRECTLY = 1_000
+MAX_RANKED_DIRECTLY = 256
 """Up to this many eligible vectors are compared by all bytes at once."""
 
 VECTORS_PER_READ = 1_000
@@ -34,7 +35,7 @@ VECTORS_PER_READ = 1_000
 ROWS_PER_BLOCK = 1 << 16
 """The kernel holds the interpreter lock for one block, which is less than a millisecond."""
 
-SAMPLED_ROWS = 4_096
+SAMPLED_ROWS = 16_384
 """Rows of a block whose scores give a first lower bound: the best of some rows are not above the best of all."""
 
 IDS_PER_PAGE = 1 << 16
@@ -44,8 +45,8 @@ MAX_FIXED_POINT = 127 * 256 + 127
 ScoredChunks = list[tuple[int, float]]
 """Chunk ids with their similarity, most similar first."""
 
-FixedPoint = tuple[Any, tuple[Any, Any]]
-"""Vectors as 16-bit numbers: an array of scales, and the high and low bytes as two matrices."""
+FixedPoint = tuple[Any, Any]
+"""Vectors as 16-bit numbers: an array of scales, and an array of two matrices, of the high and of the low bytes."""
 
 LabelledVector = tuple[int, bytes, str, int]
 """A chunk's id, its vector, its label and the number of its project, which is 0 for none."""
@@ -178,13 +179,29 @@ class _Block:
     def __init__(self, dims: int) -> None:
         import numpy as np
 
-        self.high = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
-        self.low = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
-        self.scales = np.zeros(ROWS_PER_BLOCK, np.float32)
-        self.ids = np.zeros(ROWS_PER_BLOCK, np.int32)
-        self.labels = np.zeros(ROWS_PER_BLOCK, np.int32)
-        self.projects = np.zeros(ROWS_PER_BLOCK, np.int32)
-        self.alive = np.zeros(ROWS_PER_BLOCK, np.bool_)
+        self.planes = _mapped_zeros(np.int8, 2, ROWS_PER_BLOCK, dims)
+        self.high = self.planes[0]
+        self.scales = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
+        self.ids = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.labels = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.projects = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.alive = _mapped_zeros(np.bool_, ROWS_PER_BLOCK)
+
+    def similarities(self, queries: FixedPoint, rows: Any) -> Any:
+        """Return the similarity of each of these rows to each query; NaN for one that was removed."""
+        import numpy as np
+
+        scales, planes = queries
+        vectors = self.planes.take(rows, axis=1)
+        products = _dot(planes.reshape(-1, planes.shape[2]), vectors.reshape(-1, vectors.shape[2]))
+        products = products.reshape(2, len(scales), 2, len(rows))
+        similarities = products[0, :, 0] * 256 + products[1, :, 0] + products[0, :, 1]
+        similarities = similarities * 256 + products[1, :, 1]
+        similarities *= self.scales[rows] * scales[:, None]
+        is_alive = self.alive[rows]
+        if not is_alive.all():
+            similarities[:, ~is_alive] = np.nan
+        return similarities
 
 
 BlockRows = tuple[int, _Block, Any]
@@ -230,7 +247,7 @@ class Mirror:
             part, vectors = vectors[: ROWS_PER_BLOCK - start], vectors[ROWS_PER_BLOCK - start :]
             block, rows = self._blocks[-1], slice(start, start + len(part))
             matrix = np.frombuffer(b"".join(vector[1] for vector in part), np.float32).reshape(len(part), -1)
-            block.scales[rows], (block.high[rows], block.low[rows]) = _fixed_point(matrix)
+            block.scales[rows], block.planes[:, rows] = _fixed_point(matrix)
             block.ids[rows] = [vector[0] for vector in part]
             block.labels[rows] = [self._label_number(vector[2]) for vector in part]
             moved = self._moved_before_added
@@ -239,7 +256,7 @@ class Mirror:
             for row, vector in enumerate(part, self._size + 1):
                 page = vector[0] // IDS_PER_PAGE
                 if page not in self._pages:
-                    self._pages[page] = np.zeros(IDS_PER_PAGE, np.int32)
+                    self._pages[page] = _mapped_zeros(np.int32, IDS_PER_PAGE)
                 self._pages[page][vector[0] % IDS_PER_PAGE] = row
             self._scale_sum += float(block.scales[rows].sum())
             self._size += len(part)
@@ -299,22 +316,24 @@ class Mirror:
         best_rows, best_scores, worst = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
         for start, block, rows in parts:
             if rows[-1] == len(rows) - 1:  # all rows so far: they need not be copied
-                scores = _dot(high, block.high[: len(rows)])[0] * block.scales[: len(rows)]
+                scores = _dot(high, block.high[: len(rows)])[0]
+                scores *= block.scales[: len(rows)]
             else:
-                scores = _dot(high, block.high.take(rows, axis=0))[0] * block.scales[rows]
+                scores = _dot(high, block.high.take(rows, axis=0))[0]
+                scores *= block.scales[rows]
             if worst == -np.inf and len(scores) >= k:
                 sample = scores[:: max(1, len(scores) // max(SAMPLED_ROWS, k))]
                 worst = np.partition(sample, -k)[-k] - MAX_ERRORS * error
             better = np.flatnonzero(scores > worst)
-            best_rows = np.append(best_rows, start + rows[better])
-            best_scores = np.append(best_scores, scores[better])
-            if len(best_scores) > k:
+            best_rows = np.concatenate((best_rows, start + rows[better]))
+            best_scores = np.concatenate((best_scores, scores[better]))
+            if len(best_scores) > 2 * k:
                 worst = np.partition(best_scores, -k)[-k] - MAX_ERRORS * error
                 kept = np.flatnonzero(best_scores > worst)
                 if len(kept) > MAX_CANDIDATES + k:
-                    kept = np.argpartition(best_scores, -MAX_CANDIDATES - k)[-MAX_CANDIDATES - k :]
+                    kept = np.sort(np.argpartition(best_scores, -MAX_CANDIDATES - k)[-MAX_CANDIDATES - k :])
                 best_rows, best_scores = best_rows[kept], best_scores[kept]
-        return self._rank(fixed, np.sort(best_rows), k)
+        return self._rank(fixed, best_rows, k)
 
     def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
         """Return the similarity of each of these chunks that has a vector."""
@@ -324,7 +343,11 @@ class Mirror:
         """Return the similarity of each of these chunks, an array, to each query, by row; NaN for no vector."""
         import numpy as np
 
-        return self._products(_fixed_point(np.stack(queries)), self._find_rows(ids))
+        fixed, rows = _fixed_point(np.stack(queries)), self._find_rows(ids)
+        similarities = np.full((len(queries), len(rows)), np.nan)
+        for block, places, own in self._by_block(rows):
+            similarities[:, places] = block.similarities(fixed, own)
+        return similarities
 
     def eligible(self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]) -> list[BlockRows]:
         """Return the eligible rows by block, as `nearest` takes them."""
@@ -352,30 +375,12 @@ class Mirror:
         """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
         import numpy as np
 
-        [similarities] = self._products(query, rows)
-        order = np.argsort(-similarities, kind="stable")[: np.count_nonzero(similarities == similarities)][:k]
-        rows, ids = rows[order], np.zeros(len(order), np.int64)
+        similarities, ids = np.empty(len(rows), np.float32), np.empty(len(rows), np.int32)
         for block, places, own in self._by_block(rows):
-            ids[places] = block.ids[own]
-        return list(zip(ids.tolist(), similarities[order].tolist(), strict=True))
-
-    def _products(self, queries: FixedPoint, rows: Any) -> Any:
-        """Return the similarity of each of these rows to each query; NaN for one that was removed, and for -1."""
-        import numpy as np
-
-        scales, (high, low) = queries
-        both, count = np.concatenate((high, low)), len(high)
-        similarities = np.full((count, len(rows)), np.nan)
-        for block, places, own in self._by_block(rows):
-            by_high = _dot(both, block.high.take(own, axis=0))
-            by_low = _dot(both, block.low.take(own, axis=0))
-            products = (by_high[:count] * 256 + by_high[count:] + by_low[:count]) * 256 + by_low[count:]
-            products *= block.scales[own] * scales[:, None]
-            is_alive = block.alive[own]
-            if not is_alive.all():
-                products[:, ~is_alive] = np.nan
-            similarities[:, places] = products
-        return similarities
+            similarities[places], ids[places] = block.similarities(query, own)[0], block.ids[own]
+        count = np.count_nonzero(similarities == similarities)
+        order = np.argsort(-similarities, kind="stable")[:count][:k]  # NaN comes last
+        return list(zip(ids[order].tolist(), similarities[order].tolist(), strict=True))
 
     def _by_block(self, rows: Any) -> Iterator[tuple[_Block, Any, Any]]:
         """Yield each block that has some of the rows, their places in the array, and their rows in the block."""
@@ -434,7 +439,7 @@ def _fitting(block: _Block, used: int, tests: list[tuple[Any, frozenset[int] | N
 
     if not tests or any(projects is None and is_chosen.all() for is_chosen, projects in tests):
         alive = block.alive[:used].copy()  # rows may be removed meanwhile
-        return np.arange(used) if alive.all() else np.flatnonzero(alive)
+        return _row_numbers()[:used] if alive.all() else np.flatnonzero(alive)
     passing = []
     for is_chosen, projects in tests:
         if not is_chosen.any():
@@ -455,10 +460,35 @@ def _of_projects(block: _Block, used: int, projects: frozenset[int] | None) -> A
     import numpy as np
 
     if projects is None:
-        return np.arange(used)
+        return _row_numbers()[:used]
     if len(projects) == 1:
         return np.flatnonzero(block.projects[:used] == next(iter(projects)))
     return np.flatnonzero(np.isin(block.projects[:used], list(projects)))
+
+
+@cache
+def _row_numbers() -> Any:
+    """Return the numbers of all rows of a block, an array that nobody may change."""
+    import numpy as np
+
+    numbers = np.arange(ROWS_PER_BLOCK)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _mapped_zeros(dtype: Any, *shape: int) -> Any:
+    """Return an array of zeros that takes memory only for the pages that are written to.
+
+    `np.zeros` may reuse freed memory and clear all of it, so that a block of few vectors takes 33 MB.
+    """
+    import numpy as np
+
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes: {error}") from error
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def _fixed_point(matrix: Any) -> FixedPoint:
@@ -467,8 +497,10 @@ def _fixed_point(matrix: Any) -> FixedPoint:
 
     scales = np.maximum(np.abs(matrix).max(axis=1), 1e-30) / MAX_FIXED_POINT
     fixed = np.rint(matrix / scales[:, None]).astype(np.int16)
-    high = (fixed + 128) >> 8
-    return scales, (high.astype(np.int8), (fixed - high * 256).astype(np.int8))
+    planes = np.empty((2, *fixed.shape), np.int8)
+    planes[0] = (fixed + 128) >> 8
+    planes[1] = fixed.astype(np.int8)  # what remains of the number is its low byte, with a sign
+    return scales, planes
 
 
 def _dot(queries: Any, vectors: Any) -> Any:
@@ -480,6 +512,8 @@ def _dot(queries: Any, vectors: Any) -> Any:
         return queries.astype(np.float32) @ vectors.astype(np.float32).T
     if not len(vectors):
         return np.zeros((len(queries), 0), np.float32)
+    if len(queries) == 1:
+        return np.asarray(kernels.inner(queries, vectors, out_dtype="f32"))[None]
     return np.asarray(kernels.cdist(queries, vectors, "inner", out_dtype="f32"))
 
 
