@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import msgspec
 import structlog
 
-import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
+import clankersd.wire.jsonrpcserver_stubs  # noqa: F401  # isort: skip  # before the next line
 from jsonrpcserver import Error, Success
 from jsonrpcserver.dispatcher import to_response
 from jsonrpcserver.request import Request
