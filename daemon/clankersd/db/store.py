@@ -122,18 +122,13 @@ class Store(ReopeningConnection):
 
         Each is a bulk write, so single events are committed in between. A change that fails fails alone.
         """
-        outcomes = await self.begin_write_all(changes)
-        with TimedPart("write"):
-            return await outcomes
-
-    async def begin_write_all(self, changes: Iterable[Callable[[Db], Any]]) -> "asyncio.Future[list[Outcome]]":
-        """Queue what `write_all` runs; the future is done once all of it is on the disk."""
         if self._reopened is not None:
             await self._reopened.wait()
         self._serving_connection()
         outcomes = self.queue.add_all(changes, self.get_write_source())
         self._commit_soon()
-        return outcomes
+        with TimedPart("write"):
+            return await outcomes
 
     async def index_words(self) -> str | None:
         """Index the words of texts that were stored a moment ago; return why they cannot be, for `degraded`.
