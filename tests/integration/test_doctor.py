@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from helpers.ctl import ctl, on_a_terminal
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.store import message
-from helpers.waiting import eventually
+from helpers.waiting import eventually, settled
 
 from clankers.ctl import cli
 from clankers.ctl.doctor.files import check_files
@@ -42,6 +42,7 @@ def filled() -> Iterator[DaemonProcess]:
                 connection.call("upsertMessage", message=message(f"m{number}", text=f"the lighthouse number {number}"))
             connection.call("upsertSessionError", sessionError={"id": "e", "sessionId": "session"})
             connection.call("memory.add", content="We deploy on Tuesdays.")
+            settled(connection)
         yield process
 
 
