@@ -10,7 +10,7 @@ from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index.tokenize import WORD, searched_part
+from clankersd.index.tokenize import WORD, compose, searched_part
 from clankersd.search.rows import AnyRow, R, RankingRow
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
 
@@ -171,6 +171,7 @@ def phrases_of(query: str) -> list[str]:
     two words or looks like an identifier.
     """
     phrases = []
+    query = compose(query)
     if len(query) <= 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
         words = query.lower().strip(_PHRASE_ENDS).split()
         if len(words) >= MIN_PHRASE_WORDS and len(" ".join(words)) <= MAX_PHRASE_CHARACTERS:
@@ -184,7 +185,7 @@ def phrases_of(query: str) -> list[str]:
 
 def find_phrase(phrase: str, texts: Mapping[int, str]) -> set[int]:
     """Return the chunks whose texts contain the phrase. Case and spacing may differ."""
-    return {chunk for chunk, text in texts.items() if phrase in " ".join(text.lower().split())}
+    return {chunk for chunk, text in texts.items() if phrase in " ".join(compose(text).lower().split())}
 
 
 def raise_phrases(exact: AbstractSet[int], candidates: list[Candidate[AnyRow]]) -> None:
