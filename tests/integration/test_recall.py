@@ -129,6 +129,26 @@ def test_recall_with_a_trivial_or_unrelated_prompt_is_empty(history: RawConnecti
     assert history.request("session.injections", {"sessionId": "new"})["error"]["message"] == "session not found: new"
 
 
+@pytest.mark.parametrize(
+    ("text", "related", "unrelated"),
+    [
+        ("登录页面的验证码刷新不出来，点击没有反应", "验证码刷新不出来", "请帮我写一首关于秋天的诗"),
+        ("バッチ処理が遅いので改善してください", "バッチ処理の改善", "今日の天気はどうですか"),
+        ("не работает авторизация через токен", "авторизация через токен", "как приготовить борщ"),
+        ("Η σύνδεση με το διακριτικό δεν λειτουργεί", "η σύνδεση δεν λειτουργεί", "τι καιρό θα κάνει στην Αθήνα"),
+        ("토큰으로 로그인이 되지 않습니다", "토큰 로그인 문제", "가을에 대한 시를 써 주세요"),
+    ],
+)
+def test_recall_tells_no_text_that_is_only_in_the_script_of_the_prompt(
+    history: RawConnection, text: str, related: str, unrelated: str
+) -> None:
+    """To the static model, all texts in a script other than Latin are alike."""
+    message(history, "old-3", "m-4", "user", text, 3001)
+    settled(history)
+    assert "m-4" in prompt(history, related, session="one")
+    assert prompt(history, unrelated, session="two") == ""
+
+
 def test_recall_embeds_a_prompt_once_for_memories_and_messages(home: Path) -> None:
     query = "where is the rounding of the invoice exporter?"
     with served(embeddings) as service:

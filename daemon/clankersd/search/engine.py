@@ -176,7 +176,7 @@ class SearchEngine:
         notes.append(self._store.search_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
-        calibration = await self.vectors.calibrate(vectors, plan.filter, plan.compare_elsewhere)
+        calibration = await self.vectors.calibrate(plan.query, vectors, plan.filter, plan.compare_elsewhere)
         end = plan.page.offset + plan.page.limit
         return SearchOutcome(
             candidates=candidates[plan.page.offset : end],

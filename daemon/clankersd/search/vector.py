@@ -16,10 +16,11 @@ from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.index.tokenize import searched_part
 from clankersd.index.vectors import LabelSet, Mirror, read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.chunk_table import ChunkTable
-from clankersd.search.closeness import DEFAULT_BASELINE, Calibration
+from clankersd.search.closeness import DEFAULT_BASELINE, Calibration, script_baseline
 from clankersd.search.filters import MATCHING_CHUNKS, NO_MEMORIES, ChunkFilter, Criteria, build_filter
 from clankersd.search.turn_scoring import smooth_similarities
 
@@ -251,7 +252,7 @@ class VectorSearch:
         return f"messages were ranked without their neighbours, since {what} are {state}"
 
     async def calibrate(
-        self, matches: VectorMatches, chunk_filter: ChunkFilter, elsewhere: bool
+        self, query: str | None, matches: VectorMatches, chunk_filter: ChunkFilter, elsewhere: bool
     ) -> Calibration:  # fmt: skip
         """Measure the mean cosine in the scope and, with `elsewhere`, the best one of this query in other projects.
 
@@ -262,6 +263,8 @@ class VectorSearch:
             return Calibration()
         centre = await self._centre(chunk_filter)
         baseline = DEFAULT_BASELINE if centre is None else float(centre @ centre)
+        if query and live.identity.provider == "static":
+            baseline = max(baseline, script_baseline(searched_part(query)))
         if not elsewhere:
             return Calibration(baseline)
         everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
