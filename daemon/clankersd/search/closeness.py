@@ -100,7 +100,7 @@ class Calibration:
 
 
 def script_baseline(query: str) -> float:
-    """Return the cosine that unrelated texts in the scripts of a query reach in the static model; 0 for Latin script."""
+    """Return the cosine that unrelated texts in the scripts of a query reach, in the static model; 0 for Latin."""
     if query.isascii():
         return 0.0
     counts = [(len(pattern.findall(query)), baseline) for pattern, baseline in SCRIPT_BASELINES]

@@ -38,6 +38,7 @@ from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup, KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.plan import MAX_NEIGHBOURS, ScoredPath, SearchOutcome, SearchPlan
 from clankersd.search.ranking import (
+    MAX_WITH_RARE_NAME,
     Candidate,
     apply_recency,
     best_per_group,
@@ -350,11 +351,11 @@ class SearchEngine:
             candidates.sort(key=lambda candidate: candidate.sort_key)
         return await self._load_best(plan, candidates, remaining)
 
-    async def _find_exact(self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking) -> set[int]:
-        """Return those of the best candidates whose texts contain the query, or a quotation in it, word for word."""
+    async def _find_exact(self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking) -> dict[int, float]:
+        """Return those of the best candidates whose texts have a phrase of the query word for word, with its weight."""
         phrases = phrases_of(run.query)
         if not phrases:
-            return set()
+            return {}
         if isinstance(ranking, ColumnRanking):
             matches = ranking.keyword_matches()
         else:
@@ -365,13 +366,14 @@ class SearchEngine:
         }
         params = {"ids": json.dumps(sorted({chunk for chunks in likely.values() for chunk in chunks}))}
         if not any(likely.values()):
-            return set()
+            return {}
         texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params)))
-        return {
-            chunk
-            for phrase, chunks in likely.items()
-            for chunk in find_phrase(phrase, {chunk: texts[chunk] for chunk in chunks if chunk in texts})
-        }
+        exact: dict[int, float] = {}
+        for phrase, chunks in likely.items():
+            found = find_phrase(phrase, {chunk: texts[chunk] for chunk in chunks if chunk in texts})
+            weight = 1.0 if len(found) <= MAX_WITH_RARE_NAME else phrases[phrase]
+            exact |= {chunk: max(weight, exact.get(chunk, 0.0)) for chunk in found}
+        return exact
 
     async def _load_best(
         self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]], remaining: ColumnRanking | None
