@@ -266,6 +266,21 @@ def test_preview_shows_the_same_and_records_nothing(history: RawConnection) -> N
     assert (again["text"], again["reason"]) == ("", "everything relevant was already recalled in this session")
 
 
+def test_preview_shows_memories_of_the_harness(remembering: RawConnection) -> None:
+    """They are told to its sessions, so that a preview without them differed."""
+    asked = "what must be done with the ocelot folder"
+    remembering.call("memory.add", content="Leave the ocelot folder alone", scope="agent:codex")
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s-codex", "cwd": PROJECT, "prompt": "first words"}
+    remembering.call("hook.event", harness="codex", event=event)
+    given: dict[str, Any] = {"kind": "prompt", "query": asked, "project": PROJECT}
+    assert remembering.call("recall.preview", **given)["text"] == ""
+    assert remembering.call("recall.preview", **given, harness="claude-code")["text"] == ""
+    for by in ({"harness": "codex"}, {"sessionId": "s-codex"}):
+        shown = remembering.call("recall.preview", **given, **by)["text"]
+        assert "ocelot" in shown
+    assert prompt(remembering, asked, "s-codex") == shown
+
+
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
