@@ -1,5 +1,8 @@
 """Recall over the socket: what a session is told, once, within bounds, and on the record."""
 
+import hashlib
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +29,9 @@ def recall_rpc(rpc: RawConnection) -> Iterator[RawConnection]:
     configure(rpc, recall=None, recall_characters=None)
     for (session_id,) in rpc.call("query", sql="SELECT DISTINCT session_id FROM injections")["rows"]:
         session(rpc, session_id, 0)  # injection records are deleted with their session
+
+
+THINGS = ["rounding", "currency", "header", "encoding", "footer", "calendar"]
 
 
 def configure(connection: RawConnection, **settings: Any) -> None:
@@ -147,6 +153,46 @@ def test_recall_tells_no_text_that_is_only_in_the_script_of_the_prompt(
     settled(history)
     assert "m-4" in prompt(history, related, session="one")
     assert prompt(history, unrelated, session="two") == ""
+
+
+def embed_alike(request: Request) -> Answer:
+    """Vectors of which any two have a cosine of 0.8 or more, as those of E5 and similar models."""
+
+    def vector(text: str) -> list[float]:
+        numbers = [0.0] * 128
+        for word in re.findall(r"\w+", text.lower()):
+            numbers[hashlib.sha256(word.encode()).digest()[0] % 128] += 1.0
+        length = math.hypot(*numbers) or 1.0
+        return [2.0, *(number / length for number in numbers)]
+
+    return embeddings(request, [vector(text) for text in request.texts])
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_recall_in_a_small_project_is_silent_with_a_model_whose_vectors_are_all_alike(home: Path, others: int) -> None:
+    texts = [f"{name} checks the {thing} of the invoice exporter" for name in ("Ada", "Bob") for thing in THINGS]
+    with (
+        served(embed_alike) as service,
+        running_daemon(
+            home,
+            CLANKERS_EMBEDDER="openai",
+            CLANKERS_EMBEDDER_MODEL="alike",
+            CLANKERS_EMBEDDER_URL=service.url,
+        ) as daemon,
+        daemon.connect() as connection,
+    ):
+        for number, text in enumerate(texts):
+            session(connection, f"s{number}", number)
+            message(connection, f"s{number}", f"m{number}", "user", text, number)
+        for number in range(others):
+            session(connection, f"o{number}", number, project="/home/me/weather")
+            message(connection, f"o{number}", f"w{number}", "user", f"weather in town {number} {number * 7}", number)
+        settled(connection)
+        given = {"kind": "prompt", "project": PROJECT}
+        own = connection.call("recall.preview", **given, query="who checks the rounding of the exporter")
+        assert own["ids"], own["considered"]
+        foreign = connection.call("recall.preview", **given, query="translate a poem about autumn into French")
+        assert foreign["ids"] == [], foreign["considered"]
 
 
 def test_recall_embeds_a_prompt_once_for_memories_and_messages(home: Path) -> None:
