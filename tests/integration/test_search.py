@@ -340,7 +340,7 @@ def test_filter_that_is_invalid_is_named_in_the_error(filled: RawConnection, wro
     [
         {"sources": []}, {"sources": ["elsewhere"]}, {"limit": 0}, {"limit": 101}, {"mode": "magic"}, {"minScore": 2},
         {"halfLifeDays": 0}, {"diversity": -0.1}, {"cursor": "nonsense"}, {"since": "now"}, {"unknown": 1},
-        {"filters": [{"field": "role", "op": "eq", "value": "user"}] * 33},
+        {"project": ""}, {"filters": [{"field": "role", "op": "eq", "value": "user"}] * 33},
     ],
 )  # fmt: skip
 def test_parameter_that_is_invalid_is_named_in_the_error(filled: RawConnection, params: dict[str, Any]) -> None:
