@@ -149,6 +149,24 @@ def test_name_in_a_long_answer_comes_before_its_words_in_short_prompts(
     assert hits(rpc, asked.format(name))[0]["ref"]["messageId"] == "m0"
 
 
+def test_name_in_a_late_part_of_a_long_answer_comes_before_its_words_in_short_prompts(rpc: RawConnection) -> None:
+    """The part with the name represents the answer, and not one that has its words more often."""
+    words = "The loader has to parse the config file, and then parse each config section before it returns. "
+    other = "Unrelated remarks about the weather and the lunch. " * 20
+    answer = "\n\n".join([words * 6, *[other] * 4, "Finally parse_config failed.", *[other] * 3])
+    texts = [answer, *(f"{number} parse the config with the loader" for number in range(15))]
+    for number, text in enumerate(texts):
+        role = "user" if number else "assistant"
+        message = {"id": f"m{number}", "sessionId": f"s{number}", "role": role, "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    settled(rpc)
+    narrow = {"filters": [{"field": "role", "op": "ne", "value": "Ada"}]}  # ranked by rows, not by columns
+    for params in ({}, {"mode": "keyword"}, narrow):
+        found = rpc.call("search", query="parse_config", **params)["hits"][0]
+        assert found["ref"]["messageId"] == "m0"
+        assert "parse_config" in found["text"]
+
+
 def test_pasted_stack_trace_finds_the_message_with_it(rpc: RawConnection) -> None:
     frames = [
         f'  File "/srv/app/mod{n}.py", line {n * 37}, in handler_{n}\n    return process(request)' for n in range(40)

@@ -20,6 +20,8 @@ from clankersd.search.ranking import (
 from clankersd.search.rows import RankingRow
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
 
+NOTHING_SHOWN: Mapping[int, int] = {}
+
 
 @dataclass(frozen=True)
 class ColumnRanking:
@@ -52,8 +54,11 @@ class ColumnRanking:
         """Return the chunks of messages that have a word of the query, best first, as an array."""
         return self.chunks[self.matches]
 
-    def with_phrases(self, exact: Mapping[int, float]) -> "ColumnRanking":
-        """Return the ranking with raised scores of the chunks that have a phrase of the query, as `raise_phrases`."""
+    def with_phrases(self, exact: Mapping[int, float], shown: Mapping[int, int] = NOTHING_SHOWN) -> "ColumnRanking":
+        """Return the ranking with raised scores of the chunks that have a phrase of the query, as `raise_phrases`.
+
+        `shown` has the chunks with the phrase that take the place of others of the same message.
+        """
         import numpy as np
 
         is_exact = np.isin(self.chunks, np.array(sorted(exact), np.int64))
@@ -71,8 +76,9 @@ class ColumnRanking:
         ordered = [None if column is None else column[order] for column in components]
         keywords, matches, vectors, speakers, roles, cosines = ordered
         phrases = np.where(is_exact, weights, np.nan)[order]
+        chunks = np.array([shown.get(chunk, chunk) for chunk in self.chunks[order].tolist()], np.int64)
         return ColumnRanking(
-            self.table, self.chunks[order], scores[order], keywords, matches, vectors, speakers, roles, cosines, phrases
+            self.table, chunks, scores[order], keywords, matches, vectors, speakers, roles, cosines, phrases
         )
 
     def candidates(self, start: int, end: int | None = None) -> list[Candidate[RankingRow]]:
