@@ -65,7 +65,8 @@ class Recall(Wire):
 class RecallPreview(Method[Recall]):
     """Preview the context injected at the `start` of a session in `project`, or for the `prompt` in `query`.
 
-    With `sessionId`, items already injected into that session are omitted. Nothing is recorded.
+    With `sessionId`, items already injected into that session are omitted. Memories of the agent of `harness` count as
+    well, by default of the session's. Nothing is recorded.
     """
 
     method: ClassVar[str] = "recall.preview"
@@ -74,6 +75,7 @@ class RecallPreview(Method[Recall]):
     query: Annotated[str, Meta(max_length=1_000_000)] | None = None
     project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     session_id: Id | None = None
+    harness: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
 class Injection(Wire):

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, field
 
 from clankers_protocol.admin import JobStarted
+from clankers_protocol.projects import ProjectReference
 from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Name, ScopeSelector, Time, Wire
 
 Value = str | Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | float | bool
@@ -134,7 +135,7 @@ class Search(Method[SearchResult]):
     ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
     sources: Annotated[list[Source], Meta(min_length=1)] | None = None
-    project: str | None = None
+    project: ProjectReference | None = None
     scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
     agent: Name | None = None
     as_of: Time | None = None
@@ -189,7 +190,7 @@ class SearchFacets(Method[Facets]):
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
     sources: Annotated[list[Source], Meta(min_length=1)] | None = None
     role: Annotated[str, Meta(max_length=64)] | None = None
-    project: str | None = None
+    project: ProjectReference | None = None
     scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
     since: Time | None = None
     until: Time | None = None
@@ -234,7 +235,7 @@ class ToolSearch(Method[ToolHits]):
     method: ClassVar[str] = "tool.search"
     ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
-    project: str | None = None
+    project: ProjectReference | None = None
     session_id: Id | None = None
     since: Time | None = None
     until: Time | None = None

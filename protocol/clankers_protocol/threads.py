@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, UnsetType
 
+from clankers_protocol.projects import ProjectReference
 from clankers_protocol.search import Embedding, Mode
 from clankers_protocol.sessions import Deleted, Message
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
@@ -137,7 +138,7 @@ class MessageSearch(Method[FoundMessages]):
     embedding: Embedding | None = None
     chat_id: Name | None = None
     thread_id: Id | None = None
-    project: str | None = None
+    project: ProjectReference | None = None
     role: str | None = None
     since: Time | None = None
     until: Time | None = None

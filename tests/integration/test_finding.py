@@ -120,7 +120,51 @@ def test_error_message_quoted_in_a_question_comes_before_its_words_in_another_or
     settled(rpc)
     asked = "Why do I get `connect ECONNREFUSED 127.0.0.1:5432` when the database connection should start?"
     assert hits(rpc, asked)[0]["ref"]["messageId"] == f"m{len(texts)}"
-    assert hits(rpc, asked.replace("`", ""))[0]["ref"]["messageId"] != f"m{len(texts)}"
+    asked = asked.replace("127.0.0.1:5432", "5432")
+    assert hits(rpc, asked)[0]["ref"]["messageId"] != f"m{len(texts)}"
+
+
+@pytest.mark.parametrize("asked", ["{}", "`{}`", "where is {} used", "why does {} fail?"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("parse_config", "please parse the config"),
+        ("getUserToken", "get the user token"),
+        ("--no-verify", "there is no need to verify"),
+        ("src/app/main.py", "the main app in src, py"),
+        ("2.14.3", "2 of 14 tests and 3"),
+    ],
+)
+def test_name_in_a_long_answer_comes_before_its_words_in_short_prompts(
+    rpc: RawConnection, asked: str, name: str, words: str
+) -> None:
+    answer = "I looked at the module, and several places have to change. " * 5
+    texts = [f"{answer}One is {name}, which comes before all others. {answer}"] + [f"{words} {n}" for n in range(10)]
+    for number, text in enumerate(texts):
+        role = "user" if number else "assistant"
+        rpc.call(
+            "upsertMessage", message={"id": f"m{number}", "sessionId": f"s{number}", "role": role, "textContent": text}
+        )
+    settled(rpc)
+    assert hits(rpc, asked.format(name))[0]["ref"]["messageId"] == "m0"
+
+
+def test_name_in_a_late_part_of_a_long_answer_comes_before_its_words_in_short_prompts(rpc: RawConnection) -> None:
+    """The part with the name represents the answer, and not one that has its words more often."""
+    words = "The loader has to parse the config file, and then parse each config section before it returns. "
+    other = "Unrelated remarks about the weather and the lunch. " * 20
+    answer = "\n\n".join([words * 6, *[other] * 4, "Finally parse_config failed.", *[other] * 3])
+    texts = [answer, *(f"{number} parse the config with the loader" for number in range(15))]
+    for number, text in enumerate(texts):
+        role = "user" if number else "assistant"
+        message = {"id": f"m{number}", "sessionId": f"s{number}", "role": role, "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    settled(rpc)
+    narrow = {"filters": [{"field": "role", "op": "ne", "value": "Ada"}]}  # ranked by rows, not by columns
+    for params in ({}, {"mode": "keyword"}, narrow):
+        found = rpc.call("search", query="parse_config", **params)["hits"][0]
+        assert found["ref"]["messageId"] == "m0"
+        assert "parse_config" in found["text"]
 
 
 def test_pasted_stack_trace_finds_the_message_with_it(rpc: RawConnection) -> None:

@@ -1,5 +1,8 @@
 """Recall over the socket: what a session is told, once, within bounds, and on the record."""
 
+import hashlib
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +29,9 @@ def recall_rpc(rpc: RawConnection) -> Iterator[RawConnection]:
     configure(rpc, recall=None, recall_characters=None)
     for (session_id,) in rpc.call("query", sql="SELECT DISTINCT session_id FROM injections")["rows"]:
         session(rpc, session_id, 0)  # injection records are deleted with their session
+
+
+THINGS = ["rounding", "currency", "header", "encoding", "footer", "calendar"]
 
 
 def configure(connection: RawConnection, **settings: Any) -> None:
@@ -127,6 +133,66 @@ def test_recall_with_a_trivial_or_unrelated_prompt_is_empty(history: RawConnecti
     assert prompt(history, "/compact the invoice exporter rounding") == ""
     assert prompt(history, "write a haiku about herons over Lake Biwa") == ""
     assert history.request("session.injections", {"sessionId": "new"})["error"]["message"] == "session not found: new"
+
+
+@pytest.mark.parametrize(
+    ("text", "related", "unrelated"),
+    [
+        ("登录页面的验证码刷新不出来，点击没有反应", "验证码刷新不出来", "请帮我写一首关于秋天的诗"),
+        ("バッチ処理が遅いので改善してください", "バッチ処理の改善", "今日の天気はどうですか"),
+        ("не работает авторизация через токен", "авторизация через токен", "как приготовить борщ"),
+        ("Η σύνδεση με το διακριτικό δεν λειτουργεί", "η σύνδεση δεν λειτουργεί", "τι καιρό θα κάνει στην Αθήνα"),
+        ("토큰으로 로그인이 되지 않습니다", "토큰 로그인 문제", "가을에 대한 시를 써 주세요"),
+    ],
+)
+def test_recall_tells_no_text_that_is_only_in_the_script_of_the_prompt(
+    history: RawConnection, text: str, related: str, unrelated: str
+) -> None:
+    """To the static model, all texts in a script other than Latin are alike."""
+    message(history, "old-3", "m-4", "user", text, 3001)
+    settled(history)
+    assert "m-4" in prompt(history, related, session="one")
+    assert prompt(history, unrelated, session="two") == ""
+
+
+def embed_alike(request: Request) -> Answer:
+    """Vectors of which any two have a cosine of 0.8 or more, as those of E5 and similar models."""
+
+    def vector(text: str) -> list[float]:
+        numbers = [0.0] * 128
+        for word in re.findall(r"\w+", text.lower()):
+            numbers[hashlib.sha256(word.encode()).digest()[0] % 128] += 1.0
+        length = math.hypot(*numbers) or 1.0
+        return [2.0, *(number / length for number in numbers)]
+
+    return embeddings(request, [vector(text) for text in request.texts])
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_recall_in_a_small_project_is_silent_with_a_model_whose_vectors_are_all_alike(home: Path, others: int) -> None:
+    texts = [f"{name} checks the {thing} of the invoice exporter" for name in ("Ada", "Bob") for thing in THINGS]
+    with (
+        served(embed_alike) as service,
+        running_daemon(
+            home,
+            CLANKERS_EMBEDDER="openai",
+            CLANKERS_EMBEDDER_MODEL="alike",
+            CLANKERS_EMBEDDER_URL=service.url,
+        ) as daemon,
+        daemon.connect() as connection,
+    ):
+        for number, text in enumerate(texts):
+            session(connection, f"s{number}", number)
+            message(connection, f"s{number}", f"m{number}", "user", text, number)
+        for number in range(others):
+            session(connection, f"o{number}", number, project="/home/me/weather")
+            message(connection, f"o{number}", f"w{number}", "user", f"weather in town {number} {number * 7}", number)
+        settled(connection)
+        given = {"kind": "prompt", "project": PROJECT}
+        own = connection.call("recall.preview", **given, query="who checks the rounding of the exporter")
+        assert own["ids"], own["considered"]
+        foreign = connection.call("recall.preview", **given, query="translate a poem about autumn into French")
+        assert foreign["ids"] == [], foreign["considered"]
 
 
 def test_recall_embeds_a_prompt_once_for_memories_and_messages(home: Path) -> None:
@@ -244,6 +310,21 @@ def test_preview_shows_the_same_and_records_nothing(history: RawConnection) -> N
     assert len(history.call("session.injections", sessionId="new")) == 1
     again = history.call("recall.preview", kind="start", project=PROJECT, sessionId="new")
     assert (again["text"], again["reason"]) == ("", "everything relevant was already recalled in this session")
+
+
+def test_preview_shows_memories_of_the_harness(remembering: RawConnection) -> None:
+    """They are told to its sessions, so that a preview without them differed."""
+    asked = "what must be done with the ocelot folder"
+    remembering.call("memory.add", content="Leave the ocelot folder alone", scope="agent:codex")
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s-codex", "cwd": PROJECT, "prompt": "first words"}
+    remembering.call("hook.event", harness="codex", event=event)
+    given: dict[str, Any] = {"kind": "prompt", "query": asked, "project": PROJECT}
+    assert remembering.call("recall.preview", **given)["text"] == ""
+    assert remembering.call("recall.preview", **given, harness="claude-code")["text"] == ""
+    for by in ({"harness": "codex"}, {"sessionId": "s-codex"}):
+        shown = remembering.call("recall.preview", **given, **by)["text"]
+        assert "ocelot" in shown
+    assert prompt(remembering, asked, "s-codex") == shown
 
 
 @pytest.mark.parametrize(

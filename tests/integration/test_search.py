@@ -177,13 +177,15 @@ def test_query_of_a_short_or_cjk_word_finds_its_text() -> None:
         "cn": "我们讨论了数据库设计", "kr": "데이터베이스 설계", "mixed": "Python言語のテスト",
         "id": "call parseHttpResponse(x)", "snake": "set max_retry_count", "path": "see clankersd/index/tokenize.py",
         "de": "Größe und Straße", "tr": "İstanbul", "fr": "un café crème", "i": "I think so",
+        "el": "Σφα\u0301λμα", "ko": "\u1109\u1165\u1107\u1165",
     }  # fmt: skip
     questions = {
         "go": "go", "C": "c", "r2": "r2", "京": "jp", "東京": "jp", "都庁": "jp", "会議": "jp", "東京都庁": "jp",
         "数据库": "cn", "设计": "cn", "데이터베이스": "kr", "言語": "mixed", "Python": "mixed", "HTTP response": "id",
         "parsehttpresponse": "id", "parse_http": "id", "retry": "snake", "maxRetryCount": "snake", "words.py": "path",
         "clankersd/index": "path", "größe": "de", "Grosse STRASSE strase straße": "de", "istanbul": "tr",
-        "İSTANBUL": "tr", "cafe creme": "fr", "cafe\u0301": "fr", "I": "i",
+        "İSTANBUL": "tr", "cafe creme": "fr", "cafe\u0301": "fr", "I": "i", "σφάλμα": "el",
+        "서버": "ko",
     }  # fmt: skip
     with fresh() as own:
         for name, text in texts.items():
@@ -338,7 +340,7 @@ def test_filter_that_is_invalid_is_named_in_the_error(filled: RawConnection, wro
     [
         {"sources": []}, {"sources": ["elsewhere"]}, {"limit": 0}, {"limit": 101}, {"mode": "magic"}, {"minScore": 2},
         {"halfLifeDays": 0}, {"diversity": -0.1}, {"cursor": "nonsense"}, {"since": "now"}, {"unknown": 1},
-        {"filters": [{"field": "role", "op": "eq", "value": "user"}] * 33},
+        {"project": ""}, {"filters": [{"field": "role", "op": "eq", "value": "user"}] * 33},
     ],
 )  # fmt: skip
 def test_parameter_that_is_invalid_is_named_in_the_error(filled: RawConnection, params: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from clankersd.db import Db, sqlite_engine
 from clankersd.search import chunk_table
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.column_ranking import rank_columns
-from clankersd.search.ranking import rank
+from clankersd.search.ranking import raise_phrases, rank
 from clankersd.search.speakers import Speakers
 from clankersd.search.turn_scoring import FADE_TOKENS, SIMILARITY_WEIGHTS, smooth_similarities
 
@@ -169,8 +169,9 @@ def test_similarity_of_a_chunk_without_a_turn_stays_the_same(db: Db, table: Chun
 # --- Ranking
 
 
+@pytest.mark.parametrize("has_phrases", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed: int) -> None:
+def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed: int, has_phrases: bool) -> None:
     chance = np.random.default_rng(seed)
     for chunk in range(1, 61):
         role = str(chance.choice(["user", "assistant", "tool", "Ada"])) if seed else "tool"
@@ -195,6 +196,11 @@ def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed:
         expected = rank(table.rows(chunks.tolist()), scores, matching, similar, weight, speakers)
         expected.sort(key=lambda candidate: candidate.sort_key)
         ranking = rank_columns(table, chunks, keywords, matches, similarities, similarities, weight, speakers)
+        if has_phrases:
+            exact = dict.fromkeys(chunks[::5].tolist(), 1.0) | dict.fromkeys(chunks[::7].tolist(), 0.5)
+            raise_phrases(exact, expected)
+            expected.sort(key=lambda candidate: candidate.sort_key)
+            ranking = ranking.with_phrases(exact)
         found = ranking.candidates(0, 10) + ranking.candidates(10)
         assert [one.row for one in found] == [one.row for one in expected]
         for one, other in zip(found, expected, strict=True):

@@ -14,12 +14,19 @@ from clankersd.search.closeness import (
     is_rare_name,
     is_weak,
     measure,
+    script_baseline,
     word_weight,
 )
 
 
 def test_rare_words_weigh_more_and_unknown_ones_most() -> None:
     assert word_weight(0, 1000) > word_weight(1, 1000) > word_weight(500, 1000) > 0
+
+
+def test_texts_in_one_script_other_than_latin_are_alike_by_themselves() -> None:
+    assert script_baseline("the café in Łódź") == 0
+    assert script_baseline("数据库连接超时") == 0.55
+    assert 0.15 < script_baseline("使用getUserToken函数") < script_baseline("使用函数") < script_baseline("σφάλμα")
 
 
 def test_coverage_is_the_weighted_share_of_the_words() -> None:

@@ -373,10 +373,22 @@ def test_texts_with_the_whole_query_are_raised() -> None:
     for one in found:
         one.components["keyword"] = 0.9
     [phrase] = phrases_of(" Connection  refused by broker!")
-    raise_phrases(find_phrase(phrase, {one.row.id: one.row.text for one in found}), found)
-    assert [round(one.score, 3) for one in found] == [0.6, 0.4]
+    texts = {one.row.id: one.row.text for one in found}
+    raise_phrases(dict.fromkeys(find_phrase(phrase, texts), 1.0), found)
+    assert [round(one.score, 3) for one in found] == [0.7, 0.3]
     assert found[0].components["phrase"] == 1.0
-    assert phrases_of("refused by") == []  # two words are often next to each other
+    assert phrases_of("refused by") == {}  # two words are often next to each other
+
+
+def test_length_of_an_assistants_text_does_not_count_against_a_phrase() -> None:
+    found = candidates(
+        (0.3, "call parse_config first"), (0.4, "npm run build: parse_config"), (0.8, "parse the config")
+    )
+    found[0].row.role, found[0].components["role"] = "assistant", 0.6
+    found[1].row.role, found[1].components["role"] = "tool", 0.6
+    raise_phrases({found[0].row.id: 1.0, found[1].row.id: 0.5}, found)
+    assert [round(one.score, 3) for one in found] == [0.75, 0.517, 0.4]
+    assert [one.components.get("role") for one in found] == [1.0, 0.8, None]
 
 
 @pytest.mark.parametrize(
@@ -402,11 +414,45 @@ def test_quotation_in_a_query_is_a_phrase(query: str, phrase: str) -> None:
     "query", ["the `parser` fails", "don't use Ada's editor", 'an "x" here', "a `b", "so-called 'Parser'"]
 )
 def test_single_plain_word_in_quotation_marks_is_no_phrase(query: str) -> None:
-    assert phrases_of(query) in ([], [query.lower().strip("'")])
+    assert phrases_of(query) in ({}, {query.lower().strip("'"): 1.0})
+
+
+@pytest.mark.parametrize(
+    ("query", "phrase", "weight"),
+    [
+        ("parse_config", "parse_config", 1.0),
+        ("feature/login-page", "feature/login-page", 1.0),
+        ("X-Request-Id", "x-request-id", 1.0),
+        ("why does parse_config fail?", "parse_config", 0.5),
+        ("where is std::move used", "std::move", 0.5),
+        ("is there a getUserToken here", "getusertoken", 0.5),
+        ("what does --no-verify do", "--no-verify", 0.5),
+        ("who calls close(), and when", "close()", 0.5),
+        ("error E0277 in src/app/main.py:42", "src/app/main.py:42", 0.5),
+        ("since version 2.14.3 it hangs", "2.14.3", 0.5),
+    ],
+)
+def test_name_in_a_short_query_is_a_phrase(query: str, phrase: str, weight: float) -> None:
+    assert phrases_of(query).get(phrase) == weight
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "follow-up",
+        "GitHub and/or JavaScript",
+        "e.g. the client/server split",
+        "well-known end-to-end tests, 3:30pm",
+        "it is 5.5 km",
+    ],
+)
+def test_prose_has_no_names(query: str) -> None:
+    words = query.lower()
+    assert set(phrases_of(query)) <= {words, words.strip(".")}
 
 
 def test_phrases_of_a_long_query_are_found_in_the_part_that_is_searched_for() -> None:
-    assert phrases_of(f"{'word ' * 100_000} and `no such ocelot`") == ["no such ocelot"]
+    assert phrases_of(f"{'word ' * 100_000} and `no such ocelot`") == {"no such ocelot": 1.0}
 
 
 def test_recency_halves_a_score_with_each_half_life() -> None:

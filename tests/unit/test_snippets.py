@@ -1,6 +1,7 @@
 """Snippets: the densest part of a text, with matches between « and »."""
 
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,16 @@ def test_snippet_for_a_stem_of_one_letter_marks_that_word_alone() -> None:
 def test_snippet_ignores_accents() -> None:
     """The index knows words without their accents, so the stem has none."""
     assert snippet("un café noir", {"cafe"}) == "un «café» noir"
+
+
+@pytest.mark.parametrize(
+    ("text", "stem"), [("résumé", "resum"), ("thất", "that"), ("Königsbrücke", "konigsbruck"), ("σφάλμα", "σφάλμα")]
+)
+def test_snippet_marks_decomposed_words(text: str, stem: str) -> None:
+    """macOS writes a letter and its accent as two characters."""
+    decomposed = unicodedata.normalize("NFD", f"un {text} noir")
+    assert snippet(decomposed, {stem}) == f"un «{text}» noir"
+    assert count_matching_stems(decomposed, {stem}) == 1
 
 
 def test_snippet_shows_the_densest_part_of_a_long_text() -> None:

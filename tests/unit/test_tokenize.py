@@ -1,6 +1,7 @@
 """Tokenising: additional forms of a text's words, and the words of a query."""
 
 import re
+import unicodedata
 from itertools import product
 
 import apsw
@@ -215,6 +216,23 @@ def test_decomposed_accent_is_part_of_its_word() -> None:
 
 def test_stop_words_are_in_the_form_in_which_they_are_looked_up() -> None:
     assert all(word == word.lower() and word.isalpha() for word in STOP_WORDS)
+
+
+@pytest.mark.parametrize(
+    "text", ["σφάλμα", "йогурт её", "데이터베이스", "データベース", "Königsbrücke", "thất bại", "ΣΦΆΛΜΑ", "naïveParser"]
+)
+def test_other_forms_of_decomposed_words_are_those_of_composed_ones(text: str) -> None:
+    """macOS writes file names so, and what is pasted from them."""
+    decomposed = unicodedata.normalize("NFD", text)
+    assert decomposed != text
+    known = {word.lower() for word in re.findall(r"\w+", text) if word.isalpha()}
+    assert known | set(other_forms(text).split()) >= set(other_forms(decomposed).split()) >= set(query_words(text))
+    assert query_words(decomposed) == query_words(text)
+
+
+def test_word_with_very_many_accents_is_composed_in_linear_time() -> None:
+    text = "a" + "\u0301\u0316" * 200_000
+    assert set(other_forms(text).split()) == {"á"}
 
 
 def test_word_has_other_forms_if_a_capital_is_inside_it() -> None:

@@ -443,8 +443,11 @@ def print_score_components(scored: Sequence[tuple[str, float, dict[str, float]]]
     help="Recall for this project: a folder, or its name or id.  [default: the current folder]",
 )
 @click.option("--session", "session_id", metavar="ID", help="Leave out what this session was already given.")
+@click.option("--harness", metavar="NAME", help="Include the memories of this harness's agent, such as codex.")
 @common_options
-def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: str | None) -> None:
+def recall(
+    ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: str | None, harness: str | None
+) -> None:  # fmt: skip
     """Preview the context that an agent is given for a PROMPT.
 
     Without PROMPT, shows the context that an agent is given at the start of a session. Nothing is recorded.
@@ -461,6 +464,7 @@ def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: s
             query=query or None,
             project=project or str(Path.cwd()),
             session_id=session_id,
+            harness=harness,
         )
     )
     if ctl.json:

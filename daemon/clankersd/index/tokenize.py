@@ -21,7 +21,12 @@ MIN_NUMBERED_LINES, MIN_NUMBERED_LINE_SHARE = 4, 0.3
 
 WORD = re.compile(r"\w+")
 CJK_CHARACTER = re.compile(f"[{CJK}]")
-_DECOMPOSED = re.compile("\\w[\u0300-\u036f]+")
+# A letter and its accents, a kana and its mark, or the jamo of a Hangul syllable. There may be any number of accents.
+_DECOMPOSED = re.compile(
+    "\\w[\u0300-\u036f]{1,4}|[\u3040-\u30ff][\u3099\u309a]|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?"
+)
+_DECOMPOSED_BYTES = (b"\xcc", b"\xcd", b"\xe3\x82\x99", b"\xe3\x82\x9a", b"\xe1\x85")
+"""What the characters after the first one of these begin with in UTF-8."""
 _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # A capital after a small letter, or several before one; written so that a text without any is rejected quickly.
 _HUMP = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z]+[a-z])")
@@ -60,9 +65,28 @@ def count_words(text: str) -> int:
     return max(1, len(text.split()) + cjk_count)
 
 
+def compose(text: str) -> str:
+    """Return a text with each letter and its accents as one character; macOS writes them as several in file names."""
+    if text.isascii():
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    if not any(part in data for part in _DECOMPOSED_BYTES):
+        return text
+    return _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
+
+
 def other_forms(text: str) -> str:
-    """Return additional words to index a text by: parts of camelCase names, and unigrams and bigrams of CJK text."""
+    """Return additional words to index a text by.
+
+    They are the parts of camelCase names, unigrams and bigrams of CJK text, and composed forms of decomposed words,
+    which queries are made of.
+    """
     forms: dict[str, None] = {}
+    composed = compose(text)
+    if composed != text:
+        decomposed = set(WORD.findall(text))
+        forms.update((word.lower(), None) for word in WORD.findall(composed) if word not in decomposed)
+        text = composed
     for word in WORD.findall(text if has_cjk(text) else _parts_with_hump(text)):
         if word.isascii() and not _HUMP.search(word):
             continue
@@ -132,9 +156,7 @@ def searched_part(query: str) -> str:
 @lru_cache(maxsize=4)  # a search splits its query several times
 def _distinct_words(text: str) -> tuple[tuple[str, ...], int]:
     """Return the distinct words of a query that can be searched for, and how many numbers were left out."""
-    text = text.replace("\x00", " ")
-    # Some file systems write a letter and its accent as two characters.
-    text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
+    text = compose(text.replace("\x00", " "))
     words: dict[str, None] = {}
     for word in WORD.findall(text):
         runs = _CJK_RUN.findall(word)

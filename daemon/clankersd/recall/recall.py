@@ -126,8 +126,14 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
 @handles(RecallPreview)
 @takes_search_turn
 async def recall_preview(daemon: "Daemon", request: RecallPreview) -> Recall:
-    at = Occasion(None, request.kind, request.session_id or "", request.project, request.query or "", request.kind)
-    target = await daemon.store.read(lambda db: _target(db, at))
+    session = request.session_id or ""
+    at = Occasion(request.harness, request.kind, session, request.project, request.query or "", request.kind)
+
+    def find_target(db: Db) -> Target:
+        harness = at.harness or db.value("SELECT source FROM sessions WHERE id = :id", {"id": session})
+        return _target(db, replace(at, harness=harness))
+
+    target = await daemon.store.read(find_target)
     recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
     recall.considered = await daemon.store.read(lambda db: with_texts(db, recall.considered))
     return recall

@@ -8,6 +8,7 @@ is close, for the note of a search as for recall with a prompt. Measured: docs/r
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -45,6 +46,18 @@ MIN_NAME_CHARACTERS = 3
 
 DEFAULT_BASELINE = 0.15
 """Mean cosine of two texts where it is not measured."""
+
+SCRIPT_BASELINES = (
+    (re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af]"), 0.55),  # Han
+    (re.compile(r"[\u3040-\u30ff\uff66-\uff9f]"), 0.6),  # Kana
+    (re.compile(r"[\u0400-\u052f]"), 0.6),  # Cyrillic
+    (re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]"), 0.68),  # Hangul
+    (re.compile(r"[\u0370-\u03ff\u0530-\u10ff\u1200-\u1dff]|[\u1f00-\u1fff]"), 0.85),  # Greek, Arabic, Thai, …
+)
+"""Cosines that unrelated texts reach in the static model by being in one script. It has few tokens for scripts other
+than Latin, so that all texts in one of them are alike."""
+
+_LATIN_LETTER = re.compile(r"[a-zA-Z\u00c0-\u024f\u1e00-\u1eff]")
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,19 @@ class Calibration:
 
     def _calibrated(self, cosine: float) -> float:
         return (cosine - self.baseline) / (1 - self.baseline)
+
+
+def script_baseline(query: str) -> float:
+    """Return the cosine that unrelated texts in the scripts of a query reach, in the static model; 0 for Latin."""
+    if query.isascii():
+        return 0.0
+    counts = [(len(pattern.findall(query)), baseline) for pattern, baseline in SCRIPT_BASELINES]
+    others = sum(count for count, _ in counts)
+    if not others:
+        return 0.0
+    latin = len(_LATIN_LETTER.findall(query))
+    total = sum(count * baseline for count, baseline in counts) + latin * DEFAULT_BASELINE
+    return total / (others + latin)
 
 
 def word_weight(frequency: int, chunk_count: int) -> float:

@@ -4,7 +4,7 @@ Candidates are made only of those that are looked at: of some three hundred, a p
 """
 
 import math
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from clankersd.search.ranking import (
 )
 from clankersd.search.rows import RankingRow
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
+
+NOTHING_SHOWN: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True)
@@ -52,19 +54,31 @@ class ColumnRanking:
         """Return the chunks of messages that have a word of the query, best first, as an array."""
         return self.chunks[self.matches]
 
-    def with_phrases(self, exact: AbstractSet[int]) -> "ColumnRanking":
-        """Return the ranking with raised scores of the chunks that have the query word for word, as `raise_phrases`."""
+    def with_phrases(self, exact: Mapping[int, float], shown: Mapping[int, int] = NOTHING_SHOWN) -> "ColumnRanking":
+        """Return the ranking with raised scores of the chunks that have a phrase of the query, as `raise_phrases`.
+
+        `shown` has the chunks with the phrase that take the place of others of the same message.
+        """
         import numpy as np
 
         is_exact = np.isin(self.chunks, np.array(sorted(exact), np.int64))
-        scores = (self.scores + PHRASE_WEIGHT * is_exact) / (1 + PHRASE_WEIGHT)
+        columns = self.table.columns
+        assert columns is not None
+        # The length of an assistant's text does not count against it: the phrase is not in it by chance.
+        has_factor = is_exact & ~np.isnan(self.roles)
+        is_tool = columns.roles[self.chunks] == self.table.roles.by_text.get("tool", -1)
+        factors: Any = np.where(has_factor, np.where(is_tool, TOOL_FACTOR, 1.0), self.roles)
+        scores = np.where(has_factor, np.minimum(1.0, self.scores * factors / self.roles), self.scores)
+        weights = np.array([exact.get(chunk, 0.0) for chunk in self.chunks.tolist()])
+        scores = (scores + PHRASE_WEIGHT * weights) / (1 + PHRASE_WEIGHT)
         order = _best_first(self.table, self.chunks, scores)
-        components = (self.keywords, self.matches, self.vectors, self.speakers, self.roles, self.cosines)
+        components = (self.keywords, self.matches, self.vectors, self.speakers, factors, self.cosines)
         ordered = [None if column is None else column[order] for column in components]
         keywords, matches, vectors, speakers, roles, cosines = ordered
-        phrases = np.where(is_exact, 1.0, np.nan)[order]
+        phrases = np.where(is_exact, weights, np.nan)[order]
+        chunks = np.array([shown.get(chunk, chunk) for chunk in self.chunks[order].tolist()], np.int64)
         return ColumnRanking(
-            self.table, self.chunks[order], scores[order], keywords, matches, vectors, speakers, roles, cosines, phrases
+            self.table, chunks, scores[order], keywords, matches, vectors, speakers, roles, cosines, phrases
         )
 
     def candidates(self, start: int, end: int | None = None) -> list[Candidate[RankingRow]]:

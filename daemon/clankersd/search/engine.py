@@ -38,6 +38,7 @@ from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup, KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.plan import MAX_NEIGHBOURS, ScoredPath, SearchOutcome, SearchPlan
 from clankersd.search.ranking import (
+    MAX_WITH_RARE_NAME,
     Candidate,
     apply_recency,
     best_per_group,
@@ -48,10 +49,10 @@ from clankersd.search.ranking import (
     raise_phrases,
 )
 from clankersd.search.reranking import Reranking
-from clankersd.search.rows import R, RankingRow
+from clankersd.search.rows import R, RankingRow, fetch_ranking_rows
 from clankersd.search.speakers import NO_SPEAKERS, Speakers, find_speakers, possible_names, without_names
 from clankersd.search.term_index import TermIndex
-from clankersd.search.turn_scoring import score_turns
+from clankersd.search.turn_scoring import TurnScores, score_turns
 from clankersd.search.vector import PENDING_SECONDS, LabelLookup, QueryVector, VectorMatches, VectorSearch, in_thread_if
 
 MAX_COMPARED = 50
@@ -180,7 +181,7 @@ class SearchEngine:
         notes.append(self._store.search_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
-        calibration = await self.vectors.calibrate(vectors, plan.filter, plan.compare_elsewhere)
+        calibration = await self.vectors.calibrate(plan.query, vectors, plan.filter, plan.compare_elsewhere)
         end = plan.page.offset + plan.page.limit
         return SearchOutcome(
             candidates=candidates[plan.page.offset : end],
@@ -336,9 +337,9 @@ class SearchEngine:
         )
         ranking = await fusion.rank()
         await anyio.lowlevel.checkpoint()
-        exact = await self._find_exact(run, ranking)
+        exact, shown = await self._find_exact(run, ranking, turn_scores)
         if isinstance(ranking, ColumnRanking):
-            by_column = ranking.with_phrases(exact) if exact else ranking
+            by_column = ranking.with_phrases(exact, shown) if exact else ranking
             candidates: list[Candidate[Any]] = by_column.candidates(0, MIN_LOADED_CANDIDATES)
             remaining: ColumnRanking | None = by_column
         else:
@@ -346,6 +347,7 @@ class SearchEngine:
             if exact:
                 raise_phrases(exact, candidates)
                 candidates.sort(key=lambda candidate: candidate.sort_key)
+                await self._show_parts(run, candidates, shown)
         reranks = plan.rerank and self.reranking.is_configured
         has_memories = plan.adjust_score is not None and remaining is not None and remaining.has_memories
         if remaining and (reranks or plan.half_life_days or plan.expand or plan.diversity or has_memories):
@@ -360,28 +362,48 @@ class SearchEngine:
             candidates.sort(key=lambda candidate: candidate.sort_key)
         return await self._load_best(plan, candidates, remaining)
 
-    async def _find_exact(self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking) -> set[int]:
-        """Return those of the best candidates whose texts contain the query, or a quotation in it, word for word."""
+    async def _find_exact(
+        self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking, turn_scores: TurnScores | None
+    ) -> tuple[dict[int, float], dict[int, int]]:
+        """Return those of the best candidates whose texts have a phrase of the query word for word, with its weight.
+
+        Return also the chunks that have it instead of the ones that represent their messages, by the latter.
+        """
         phrases = phrases_of(run.query)
-        if not phrases:
-            return set()
+        if not phrases or turn_scores is None:
+            return {}, {}
         if isinstance(ranking, ColumnRanking):
             matches = ranking.keyword_matches()
         else:
             matches = [one.row.id for one in ranking if one.is_keyword_match]
+        owners = turn_scores.other_parts(list(map(int, matches[:MAX_COMPARED])))
         likely = {
             phrase: list(map(int, run.keywords.chunks_with_phrase(phrase, matches)[:MAX_COMPARED]))
+            + run.keywords.chunks_with_words(phrase, list(owners))[:MAX_COMPARED]
             for phrase in phrases
         }
         params = {"ids": json.dumps(sorted({chunk for chunks in likely.values() for chunk in chunks}))}
         if not any(likely.values()):
-            return set()
+            return {}, {}
         texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params)))
-        return {
-            chunk
-            for phrase, chunks in likely.items()
-            for chunk in find_phrase(phrase, {chunk: texts[chunk] for chunk in chunks if chunk in texts})
-        }
+        exact: dict[int, float] = {}
+        shown: dict[int, int] = {}
+        for phrase, chunks in likely.items():
+            found = find_phrase(phrase, {chunk: texts[chunk] for chunk in chunks if chunk in texts})
+            raised = {owners.get(chunk, chunk) for chunk in found}
+            weight = 1.0 if len(raised) <= MAX_WITH_RARE_NAME else phrases[phrase]
+            exact |= {chunk: max(weight, exact.get(chunk, 0.0)) for chunk in raised}
+            shown |= {owners[chunk]: chunk for chunk in sorted(found) if chunk in owners and owners[chunk] not in found}
+        return exact, shown
+
+    async def _show_parts(
+        self, run: _Run[R], candidates: list[Candidate[Any]], shown: dict[int, int]
+    ) -> None:  # fmt: skip
+        """Put the rows of the chunks with a phrase in the place of those that represent their messages."""
+        if shown:
+            rows = await self._store.read_for_search(lambda db: fetch_ranking_rows(db, shown.values(), run.plan.filter))
+            for candidate in candidates:
+                candidate.row = rows.get(shown.get(candidate.row.id, 0), candidate.row)
 
     async def _load_best(
         self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]], remaining: ColumnRanking | None

@@ -146,6 +146,13 @@ class KeywordMatches:
             chunks = one.postings.find(chunks)
         return chunks
 
+    def chunks_with_words(self, phrase: str, chunks: list[int]) -> list[int]:
+        """Return those of the chunks that have every word of a phrase of the query, in order."""
+        words = set(query_words(phrase))
+        for one in [one for one in self.terms if one.term.word in words]:
+            chunks = one.postings.find(chunks)
+        return chunks
+
 
 class FirstRead(Protocol):
     """A read that another task needs: it is done in the first trip to the connection's thread."""

@@ -10,7 +10,7 @@ from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index.tokenize import WORD, searched_part
+from clankersd.index.tokenize import WORD, compose, searched_part
 from clankersd.search.rows import AnyRow, R, RankingRow
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
 
@@ -29,8 +29,16 @@ MIN_PHRASE_WORDS, MAX_PHRASE_CHARACTERS = 3, 1_000
 MIN_QUOTED_WORDS = 2
 """Words of a quotation in the query that is looked for as it is written."""
 
-PHRASE_WEIGHT = 0.5
-"""Weight of having the query or its quotation word for word, beside a weight of 1 for the rest of the score."""
+MAX_WORDS_WITH_NAME = 16
+"""Words of a query in which a name without quotation marks is looked for as it is written. A stack trace has many."""
+
+PHRASE_WEIGHT = 1.0
+"""Weight of having the query or its quotation word for word, beside a weight of 1 for the rest of the score: such a
+text comes before all others."""
+
+NAME_IN_QUESTION, MAX_WITH_RARE_NAME = 0.5, 10
+"""Share of that weight for a name that is not in quotation marks, if more texts have it: then the rest of the question
+matters as well."""
 
 BEGINNING_WORDS = 8
 """Words at the beginning of texts that tell most of them apart."""
@@ -39,11 +47,17 @@ COLLAPSED_SOURCES = frozenset({"sessions", "memory", "documents"})
 """Sources whose results are one with a count if they have the same or nearly the same words."""
 
 _PHRASE_ENDS = " \t\r\n.,:;!?\"'`"
+_NAME_ENDS = _PHRASE_ENDS + "[]{}"
 _QUOTED = re.compile(
     r"""`([^`\n]{2,300})`|"([^"\n]{2,300})"|“([^”\n]{2,300})”|«([^»\n]{2,300})»|(?<!\w)'([^'\n]{2,300})'(?!\w)"""
 )
 # A word with a digit, a sign or a capital after its beginning: E1102, parse_config, config.py, getUser, ECONNREFUSED.
 _IDENTIFIER = re.compile(r"(?=.{4})\S*(?:\w[\d_./:\\()-]|[\w.][A-Z])\S*")
+# What prose has not: parse_config, std::move, close(), app.py, 2.14.3, getUser, --no-verify, E1102.
+_UNQUOTED_NAME = re.compile(
+    r"(?=.{4})(?:\S*(?:\w_\w|::\w|\w\(\)|\w\.[a-zA-Z]\w|\d\.\d+\.\d)\S*"
+    r"|[a-z]+[A-Z]\w*|--[a-zA-Z]\S*|[A-Z]+-?\d{3,}\w*)"
+)
 
 _DAY_MS = 86_400_000
 
@@ -164,35 +178,47 @@ def assistant_factor(row: RankingRow) -> float:
     return 1 - (1 - ASSISTANT_FACTOR) * share
 
 
-def phrases_of(query: str) -> list[str]:
-    """Return what is to be looked for word for word, in lower case and with single spaces.
+def phrases_of(query: str) -> dict[str, float]:
+    """Return what is to be looked for word for word, in lower case and with single spaces, with its weight up to 1.
 
     It is the query, if it has several words, and the longest part of it in quotation marks or backticks, if that has
-    two words or looks like an identifier.
+    two words or looks like an identifier. In a short query without such a part, it is the longest name of a program.
     """
-    phrases = []
-    if len(query) <= 2 * MAX_PHRASE_CHARACTERS:  # it may have many spaces
-        words = query.lower().strip(_PHRASE_ENDS).split()
-        if len(words) >= MIN_PHRASE_WORDS and len(" ".join(words)) <= MAX_PHRASE_CHARACTERS:
-            phrases.append(" ".join(words))
+    phrases = {}
+    query = compose(query)
+    words = query.split() if len(query) <= 2 * MAX_PHRASE_CHARACTERS else []  # it may have many spaces
+    whole = " ".join(words).lower().strip(_PHRASE_ENDS)
+    if whole.count(" ") + 1 >= MIN_PHRASE_WORDS and len(whole) <= MAX_PHRASE_CHARACTERS:
+        phrases[whole] = 1.0
     quoted = [match[match.lastindex or 0].strip(_PHRASE_ENDS) for match in _QUOTED.finditer(searched_part(query))]
     quoted = [part for part in quoted if len(part.split()) >= MIN_QUOTED_WORDS or _IDENTIFIER.fullmatch(part)]
+    weight = 1.0
+    if not quoted and len(words) <= MAX_WORDS_WITH_NAME:
+        is_name = (_IDENTIFIER if len(words) == 1 else _UNQUOTED_NAME).fullmatch
+        quoted = [name for name in (word.strip(_NAME_ENDS) for word in words) if is_name(name)]
+        weight = 1.0 if len(words) == 1 else NAME_IN_QUESTION
     if quoted:
-        phrases.append(" ".join(max(quoted, key=len).lower().split()))
-    return list(dict.fromkeys(phrases))
+        phrases.setdefault(" ".join(max(quoted, key=len).lower().split()), weight)
+    return phrases
 
 
 def find_phrase(phrase: str, texts: Mapping[int, str]) -> set[int]:
     """Return the chunks whose texts contain the phrase. Case and spacing may differ."""
-    return {chunk for chunk, text in texts.items() if phrase in " ".join(text.lower().split())}
+    return {chunk for chunk, text in texts.items() if phrase in " ".join(compose(text).lower().split())}
 
 
-def raise_phrases(exact: AbstractSet[int], candidates: list[Candidate[AnyRow]]) -> None:
-    """Raise the scores of the chunks with the phrase, and scale those of all candidates, so that none is above 1."""
+def raise_phrases(exact: Mapping[int, float], candidates: list[Candidate[AnyRow]]) -> None:
+    """Raise the scores of the chunks with a phrase by its weight, and scale those of all, so that none is above 1.
+
+    The length of an assistant's text does not count against it, since the phrase is not in it by chance.
+    """
     for candidate in candidates:
         if candidate.row.id in exact:
-            candidate.components["phrase"] = 1.0
-            candidate.score += PHRASE_WEIGHT
+            if role := candidate.components.get("role"):
+                candidate.components["role"] = TOOL_FACTOR if candidate.row.role == "tool" else 1.0
+                candidate.score = min(1.0, candidate.score * candidate.components["role"] / role)
+            candidate.components["phrase"] = exact[candidate.row.id]
+            candidate.score += PHRASE_WEIGHT * candidate.components["phrase"]
         candidate.score /= 1 + PHRASE_WEIGHT
 
 

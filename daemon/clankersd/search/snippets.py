@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from clankersd.index.chunker import CJK
-from clankersd.index.tokenize import CJK_CHARACTER
+from clankersd.index.tokenize import CJK_CHARACTER, compose
 
 SNIPPET_CHARACTERS = 300
 LEAD_CHARACTERS = 40
@@ -86,6 +86,7 @@ def excerpt(
 
     `weights` are those of stems; one without a weight counts 1.
     """
+    text = compose(text)
     plain = _without_accents(text)
     lower = _lower(plain)
     found = sorted((*span, stem) for stem in stems for span in _find(stem, plain, lower))
@@ -107,7 +108,7 @@ def count_matching_stems(text: str, stems: AbstractSet[str]) -> int:
 
 def matching_stems(text: str, stems: Iterable[str]) -> list[str]:
     """Return the stems that occur in the text."""
-    plain = _without_accents(text)
+    plain = _without_accents(compose(text))
     lower = _lower(plain)
     return [stem for stem in stems if next(_find(stem, plain, lower), None)]
 

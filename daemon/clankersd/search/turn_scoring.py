@@ -81,6 +81,24 @@ class TurnScores:
         """Return the best chunks of those of the keys in which a term occurs."""
         return _look_up(self.matched_keys, self.chunks, keys)
 
+    def other_parts(self, chunks: Sequence[int]) -> dict[int, int]:
+        """Return the other scored chunks of the messages that these represent, in their order, with these."""
+        if len(self.chunks) == len(self.places.chunks):  # no message has several
+            return {}
+        parts: dict[tuple[int, int], list[int]] = {}
+        turns: dict[int, tuple[int, int]] = {}
+        columns = [self.places.chunks, self.places.sessions, self.places.turns]
+        if numpy := numpy_if_available():  # only the chunks of these messages are looked at one by one
+            columns = [numpy.asarray(column, numpy.int64) for column in columns]
+            keys = columns[1] * TURNS_PER_SESSION + columns[2]
+            is_wanted = numpy.isin(keys, keys[numpy.isin(columns[0], chunks)])
+            columns = [column[is_wanted].tolist() for column in columns]
+        for chunk, session, turn in zip(*columns, strict=True):
+            if session > 0 and turn >= 0:
+                parts.setdefault((session, turn), []).append(chunk)
+                turns[chunk] = session, turn
+        return {part: chunk for chunk in chunks if chunk in turns for part in parts[turns[chunk]] if part != chunk}
+
     def ranked_chunks(self, table: ChunkTable, chunking: int) -> list[int]:
         """Return the chunks of the ranked turns by the table in memory; of a turn without a match, its first chunk."""
         import numpy as np

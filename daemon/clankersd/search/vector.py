@@ -16,10 +16,11 @@ from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.index.tokenize import searched_part
 from clankersd.index.vectors import LabelSet, Mirror, read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.chunk_table import ChunkTable
-from clankersd.search.closeness import DEFAULT_BASELINE, Calibration
+from clankersd.search.closeness import DEFAULT_BASELINE, Calibration, script_baseline
 from clankersd.search.filters import MATCHING_CHUNKS, NO_MEMORIES, ChunkFilter, Criteria, build_filter
 from clankersd.search.turn_scoring import smooth_similarities
 
@@ -104,7 +105,7 @@ class VectorSearch:
         self._index = index
         self._queue = queue
         self._start_task = start_task
-        self._centres: dict[tuple[Any, ...], tuple[float, Vector | None]] = {}
+        self._means: dict[tuple[Any, ...], tuple[float, Vector | None, int]] = {}
 
     @property
     def embedder(self) -> Embedder | None:
@@ -251,7 +252,7 @@ class VectorSearch:
         return f"messages were ranked without their neighbours, since {what} are {state}"
 
     async def calibrate(
-        self, matches: VectorMatches, chunk_filter: ChunkFilter, elsewhere: bool
+        self, query: str | None, matches: VectorMatches, chunk_filter: ChunkFilter, elsewhere: bool
     ) -> Calibration:  # fmt: skip
         """Measure the mean cosine in the scope and, with `elsewhere`, the best one of this query in other projects.
 
@@ -262,9 +263,13 @@ class VectorSearch:
             return Calibration()
         centre = await self._centre(chunk_filter)
         baseline = DEFAULT_BASELINE if centre is None else float(centre @ centre)
+        everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
+        if live.identity.provider == "static":
+            baseline = max(baseline, script_baseline(searched_part(query or "")))
+        elif centre is None:  # the default is that of the static model
+            baseline = max(baseline, await self._mean_cosine(everything))
         if not elsewhere:
             return Calibration(baseline)
-        everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
         nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
         params = {"near": json.dumps([chunk for chunk, _ in nearest])}
         own_projects = [test.project for test in chunk_filter.label_tests if test.project is not None]
@@ -280,26 +285,36 @@ class VectorSearch:
         return Calibration(baseline, max(of_others, default=None))
 
     async def _centre(self, chunk_filter: ChunkFilter) -> Vector | None:
-        """Return the mean vector of the chunks that pass the filter, from a sample, cached; None if they are few."""
+        """Return the mean vector of the chunks that pass the filter, from a sample; None if they are few."""
+        mean, count = await self._mean(chunk_filter)
+        return mean if count >= MIN_CENTRE_SAMPLE else None
+
+    async def _mean_cosine(self, chunk_filter: ChunkFilter) -> float:
+        """Return the mean cosine of two different chunks that pass the filter, however few they are; 0 if it is one."""
+        mean, count = await self._mean(chunk_filter)
+        return 0.0 if mean is None or count < 2 else (count * float(mean @ mean) - 1) / (count - 1)
+
+    async def _mean(self, chunk_filter: ChunkFilter) -> tuple[Vector | None, int]:
+        """Return the mean vector of a sample of the chunks that pass the filter, and the size of the sample, cached."""
         live = self._index.live
         assert live is not None
         params = frozenset(one for one in chunk_filter.params.items() if one[0] != "now")  # or no key occurs twice
         key = live.id, chunk_filter.ids, params
         now = anyio.current_time()
-        if key in self._centres and self._centres[key][0] > now:
-            return self._centres[key][1]
+        if key in self._means and self._means[key][0] > now:
+            return self._means[key][1:]
         listed = await _fetch_ids(self._store, f"{chunk_filter.ids} LIMIT {MAX_CENTRE_CANDIDATES}", chunk_filter.params)
         sample = listed[:: max(1, len(listed) // CENTRE_SAMPLE)]
         blobs = await self._store.read_for_search(lambda db: vectors.read_vectors(db, live, sample))
-        centre = None
-        if len(blobs) >= MIN_CENTRE_SAMPLE:
+        mean = None
+        if blobs:
             import numpy as np
 
-            centre = np.frombuffer(b"".join(blobs), "<f4").reshape(len(blobs), -1).mean(axis=0)
-        if len(self._centres) >= MAX_CENTRES:
-            self._centres.clear()
-        self._centres[key] = now + CENTRE_TTL_SECONDS, centre
-        return centre
+            mean = np.frombuffer(b"".join(blobs), "<f4").reshape(len(blobs), -1).mean(axis=0)
+        if len(self._means) >= MAX_CENTRES:
+            self._means.clear()
+        self._means[key] = now + CENTRE_TTL_SECONDS, mean, len(blobs)
+        return mean, len(blobs)
 
     async def replace_missing(
         self, matches: VectorMatches, missing: set[int], chunk_filter: ChunkFilter, k: int

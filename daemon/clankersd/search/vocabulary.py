@@ -8,6 +8,9 @@ GENERIC_WORDS = frozenset(
     summarize summarise overview different various aspects items brought please tell show give suggest want wanted need
     help know example examples using use used way ways including related specific session sessions chat earlier previous
     previously
+    怎么 么样 什么 为什 如何 请帮 帮我 一下 可以 我们 你们 这个 那个 一首 一个
+    くだ ださ さい です ます せん して てく えて 教え
+    해줘 주세 세요 니다 습니 나요 까요 어떻 떻게
     python javascript typescript java golang kotlin php perl""".split()  # noqa: SIM905  # as a text it can be read
 )
 
