@@ -396,9 +396,7 @@ class SearchEngine:
             shown |= {owners[chunk]: chunk for chunk in sorted(found) if chunk in owners and owners[chunk] not in found}
         return exact, shown
 
-    async def _show_parts(
-        self, run: _Run[R], candidates: list[Candidate[Any]], shown: dict[int, int]
-    ) -> None:  # fmt: skip
+    async def _show_parts(self, run: _Run[R], candidates: list[Candidate[Any]], shown: dict[int, int]) -> None:
         """Put the rows of the chunks with a phrase in the place of those that represent their messages."""
         if shown:
             rows = await self._store.read_for_search(lambda db: fetch_ranking_rows(db, shown.values(), run.plan.filter))
