@@ -38,6 +38,9 @@ MIN_TEXT_CHARACTERS = 6
 MAX_WORD_CHARACTERS = 32
 MIN_REMEMBERED_BYTES = 256
 MAX_REMEMBERED_TEXTS = 8192
+MAX_HASHED_BYTES = 2047
+"""For more at once, hashlib gives up the interpreter lock. To get it back from a busy thread takes longer."""
+
 _KEYED_DIGEST = hashlib.sha256(os.urandom(64))
 """Digest with a random beginning: nobody can prepare a secret that has the digest of a text without one."""
 
@@ -80,9 +83,7 @@ def _redact(text: str) -> tuple[str, dict[str, int]]:
     if len(data) < MIN_REMEMBERED_BYTES:
         found = sorted(_find(data), key=lambda each: (each.start, -each.end))
         return _replaced(data, found) if found else (text, {})
-    hashed = _KEYED_DIGEST.copy()
-    hashed.update(data)
-    digest = hashed.digest()
+    digest = _keyed_digest(data)
     if digest in _clean_texts:
         return text, {}
     last_digest, redacted, counts = _last_redaction
@@ -98,6 +99,13 @@ def _redact(text: str) -> tuple[str, dict[str, int]]:
         with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread removes it, or adds one
             del _clean_texts[next(iter(_clean_texts))]
     return text, {}
+
+
+def _keyed_digest(data: bytes) -> bytes:
+    hashed = _KEYED_DIGEST.copy()
+    for start in range(0, len(data), MAX_HASHED_BYTES):
+        hashed.update(data[start : start + MAX_HASHED_BYTES])
+    return hashed.digest()
 
 
 def redact_all(value: object) -> tuple[object, dict[str, int]]:
