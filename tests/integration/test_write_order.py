@@ -15,9 +15,9 @@ from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
-from clankersd.db import Db, Store, commit_priority, write_queue
-from clankersd.db import store as store_module
+from clankersd.db import Db, Store, commit_priority, commits, write_queue
 from clankersd.db.file_guard import FileGuard
+from clankersd.db.store import SHORT_READ_SECONDS
 
 pytestmark = pytest.mark.anyio
 
@@ -138,7 +138,7 @@ async def test_interrupt_that_looks_like_another_error_is_tried_again(tmp_path: 
     def read(db: Db) -> str:
         tried.append(db)
         if len(tried) == 1:
-            time.sleep(store_module.SHORT_READ_SECONDS * 2)
+            time.sleep(SHORT_READ_SECONDS * 2)
             raise apsw.SQLError("vtable constructor failed: chunks_instances")
         return "answer"
 
@@ -202,7 +202,7 @@ async def test_single_write_that_arrives_during_bulk_writes_is_in_their_commit(t
 
 
 async def test_reader_causes_no_checkpoint_after_each_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "CHECKPOINT_PAGES", 10)
+    monkeypatch.setattr(commits, "CHECKPOINT_PAGES", 10)
     checkpoints = 0
     checkpoint = FileGuard.checkpoint
 
@@ -236,7 +236,7 @@ async def test_reader_causes_no_checkpoint_after_each_commit(tmp_path: Path, mon
 async def test_write_of_a_running_commit_outlasts_the_time_until_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(commits, "IDLE_SECONDS", 0.01)
     async with open_store(tmp_path) as store:
         await store.write(note("first"))
         with anyio.fail_after(WAIT_SECONDS):
