@@ -1,4 +1,7 @@
-"""Words of a few new texts are indexed a moment later: by a search, with more of them, or in a quiet second."""
+"""Words of a few new texts are indexed a moment later: by a search, with more of them, or in a quiet second.
+
+Those of very many are indexed by the commit that follows theirs.
+"""
 
 import threading
 from contextlib import closing
@@ -8,10 +11,11 @@ from typing import Any
 import apsw
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.documents import finished
 from helpers.store import message
 from helpers.waiting import eventually
 
-from clankersd.db.engine import MAX_UNINDEXED_CHUNKS
+from clankersd.db.engine import MAX_CHUNKS_INDEXED_AT_ONCE, MAX_UNINDEXED_CHUNKS
 
 WITHOUT_VECTORS = {"CLANKERS_EMBEDDER": "none"}
 """The words would be indexed with the vectors, a moment after they are stored."""
@@ -28,6 +32,11 @@ def unindexed(daemon: DaemonProcess) -> int:
 
 def store(connection: RawConnection, name: str, text: str, session: str = "session") -> None:
     assert connection.call("upsertMessage", message=message(name, session, text)) == {"ok": True}
+
+
+def store_many(connection: RawConnection, texts: dict[str, str]) -> None:
+    events = [{"message": message(name, text=text)} for name, text in texts.items()]
+    assert connection.call("events.batch", events=events)["ok"]
 
 
 def found(connection: RawConnection, query: str, **params: Any) -> set[str]:
@@ -52,6 +61,33 @@ def test_words_of_many_texts_are_indexed_with_them(tmp_path: Path) -> None:
         for number in range(3 * MAX_UNINDEXED_CHUNKS):
             store(connection, f"m{number}", f"text {number}")
             assert unindexed(daemon) < MAX_UNINDEXED_CHUNKS
+
+
+def test_words_of_very_many_texts_are_indexed_while_the_next_ones_come(tmp_path: Path) -> None:
+    size = 3 * MAX_CHUNKS_INDEXED_AT_ONCE
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        for batch in range(5):
+            store_many(connection, {f"m{batch}-{number}": f"text {number}" for number in range(size)})
+            assert unindexed(daemon) <= size, "the batch before it was not indexed"
+
+
+@pytest.mark.parametrize("_turn", range(5))
+def test_very_many_texts_are_found_after_a_kill_right_after_they_were_acknowledged(tmp_path: Path, _turn: int) -> None:
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon:
+        with daemon.connect() as connection:
+            store_many(connection, {f"m{number}": "the lighthouse keeper" for number in range(300)})
+            daemon.close()  # kills it
+        daemon.start()
+        with daemon.connect() as connection:
+            assert connection.call("search.facets", query="lighthouse")["total"] == 300
+
+
+def test_each_of_very_many_texts_is_found_once_they_are_acknowledged(tmp_path: Path) -> None:
+    size = MAX_CHUNKS_INDEXED_AT_ONCE + 1
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        for batch in range(1, 21):
+            store_many(connection, {f"m{batch}-{number}": "the lighthouse keeper" for number in range(size)})
+            assert connection.call("search.facets", query="lighthouse")["total"] == batch * size
 
 
 def test_words_are_indexed_in_a_quiet_second(tmp_path: Path) -> None:
@@ -109,6 +145,19 @@ def test_deleted_text_is_not_indexed_later(tmp_path: Path) -> None:
         store(connection, "second", "the harbour master")
         assert found(connection, "lighthouse harbour") == {"second"}
         assert (count(daemon, "chunks"), unindexed(daemon)) == (1, 0)
+
+
+def test_texts_deleted_before_they_were_indexed_leave_no_words(tmp_path: Path) -> None:
+    texts = {f"m{number}": "the lighthouse keeper" for number in range(3 * MAX_CHUNKS_INDEXED_AT_ONCE)}
+    with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
+        for _ in range(10):
+            store_many(connection, texts)
+            connection.call("session.delete", id="session")
+        eventually(lambda: not unindexed(daemon), "all that is stored is indexed")
+        assert count(daemon, "chunks") == 0
+        assert found(connection, "lighthouse") == set()
+        checks = finished(connection, connection.call("doctor.check")["jobId"])["checks"]
+        assert [check["state"] for check in checks if check["name"] == "full text"] == ["ok"]
 
 
 def test_changed_text_is_found_by_its_new_words_only(tmp_path: Path) -> None:

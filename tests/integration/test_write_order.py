@@ -256,7 +256,7 @@ def test_bulk_work_waits_while_a_commit_runs_its_statements() -> None:
         worker = threading.Thread(target=prepare)
         worker.start()
         order.append("statements")
-        commit_priority.begin_disk_write()
+        commit_priority.let_bulk_work_go_on()
         worker.join(30)
         order.append("disk")
     assert order == ["statements", "bulk", "disk"]

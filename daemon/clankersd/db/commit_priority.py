@@ -55,12 +55,12 @@ _statements = _Statements()
 
 
 def statements_first() -> _Statements:
-    """Have threads that call `yield_to_commits` wait until the block, or `begin_disk_write` in it, is done."""
+    """Have threads that call `yield_to_commits` wait until the block, or `let_bulk_work_go_on` in it, is done."""
     return _statements
 
 
-def begin_disk_write() -> None:
-    """Release the waiting threads: the transaction has run its statements."""
+def let_bulk_work_go_on() -> None:
+    """Release the waiting threads: what follows takes long in SQLite, and does not need the interpreter lock."""
     _statements.end()
 
 

@@ -18,6 +18,7 @@ from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import wal
 from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import Connection, Db, Notification
+from clankersd.db.engine import MAX_CHUNKS_INDEXED_AT_ONCE
 from clankersd.db.errors import STORAGE_ERRORS, FileChanged, FileGone, describe_error, write_unavailable
 from clankersd.db.group_commit import Change, Outcome, commit_together
 from clankersd.db.reopening import ReopeningConnection
@@ -103,7 +104,7 @@ class CommittingConnection(ReopeningConnection):
         No request is the cause of this write: it does not wait for other writes of the same client, and the search that
         needs it can still be cancelled.
         """
-        if not self._has_unindexed_chunks():
+        if not self._count_unindexed_chunks():
             return None
         try:
             self._serving_connection()
@@ -114,8 +115,8 @@ class CommittingConnection(ReopeningConnection):
             return f"the newest texts are not indexed: {error.message}"
         return None
 
-    def _has_unindexed_chunks(self) -> bool:
-        return self._connection is not None and self._connection.make_db().unindexed_chunks > 0
+    def _count_unindexed_chunks(self) -> int:
+        return 0 if self._connection is None else self._connection.make_db().unindexed_chunks
 
     def _index_words_soon(self) -> "asyncio.Future[None]":
         """Queue a commit of words, unless one is queued."""
@@ -137,7 +138,7 @@ class CommittingConnection(ReopeningConnection):
             if (failed := await self._wait_until_needed()) is not None:
                 await self._handle_failed_commit(failed)
             elif self._is_checkpoint_due():
-                if self._has_unindexed_chunks() and not self.problem:
+                if self._count_unindexed_chunks() and not self.problem:
                     self._index_words_soon()  # the checkpoint follows a moment later
                 else:
                     await self._checkpoint()
@@ -289,6 +290,8 @@ class CommittingConnection(ReopeningConnection):
             self.problem = None
         self.queue.count_commit(len(outcomes))
         self.queue.finish(writes, outcomes, self.publish)
+        if self._count_unindexed_chunks() > MAX_CHUNKS_INDEXED_AT_ONCE:
+            self._index_words_soon()
 
     def _fail(self, writes: list[PendingWrite], failure: StorageUnavailable) -> None:
         self.queue.finish(writes, [Outcome(error=failure) for _ in writes], self.publish)

@@ -21,7 +21,7 @@ import apsw
 import msgspec
 
 from clankers_protocol.subscriptions import ChangeKind
-from clankersd.db.commit_priority import begin_disk_write
+from clankersd.db.commit_priority import let_bulk_work_go_on
 from clankersd.db.engine import Engine
 from clankersd.db.errors import SchemaRefused
 from clankersd.db.sqlite_engine import SqliteEngine
@@ -149,7 +149,7 @@ class Db:
             yield
             for finish in self._finishing:
                 finish(self)
-            begin_disk_write()
+            let_bulk_work_go_on()
             started = time.perf_counter()
             self.execute("COMMIT")
             metrics.sync_seconds.observe(time.perf_counter() - started)
@@ -165,6 +165,7 @@ class Db:
 
     def index_words(self) -> None:
         """Index the words of all chunks that are stored."""
+        let_bulk_work_go_on()
         self.engine.index_words(self)
         self.unindexed_chunks = 0
 

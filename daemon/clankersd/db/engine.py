@@ -42,8 +42,12 @@ TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
 
 
 MAX_UNINDEXED_CHUNKS = 32
-"""Chunks that are stored without their words at most. The index of one message takes a third of the time that storing
-it takes, that of many a tenth: the words of a few wait for more of them, a search or a quiet second."""
+"""Chunks from which on their words are indexed. The index of one message takes a third of the time that storing it
+takes, that of many a tenth: the words of a few wait for more of them, a search or a quiet second."""
+
+MAX_CHUNKS_INDEXED_AT_ONCE = 100
+"""Chunks whose words are indexed by the commit that stores them, at most. Those of more are indexed by the next commit,
+right after it: meanwhile their sender knows that they are stored, and prepares more."""
 
 
 @dataclass(frozen=True)

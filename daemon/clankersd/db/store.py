@@ -249,7 +249,7 @@ class Store(CommittingConnection):
         """Commit waiting writes, write the WAL to the database, and close the file."""
         self._is_closing = True  # interrupts reads that still run: their callers had time to finish
         with anyio.CancelScope(shield=True):
-            if self._has_unindexed_chunks():
+            if self._count_unindexed_chunks():
                 self._index_words_soon()
             while self.queue.size:
                 await self._commit_waiting()
