@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from helpers.daemon import RawConnection, running_daemon
-from helpers.waiting import eventually
+from helpers.waiting import eventually, settled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from clankersd.search.chunk_table import MAX_CHUNKS_READ_INLINE
 
 INVALID = -32602
 DAY = 86_400_000
@@ -668,3 +670,25 @@ def test_vector_weight_and_pool_of_a_search_are_used(filled: RawConnection) -> N
         best = max(hits, key=lambda hit: hit["components"][part])
         assert hits[0]["components"][part] == best["components"][part]
     assert len(search(filled, "amber", mode="keyword", pool=10, limit=100)["hits"]) == 10
+
+
+def test_messages_of_a_large_import_are_soon_ranked_with_their_neighbours() -> None:
+    """Of more new messages than a search waits for, none was read into memory until the daemon was started again."""
+
+    def store(connection: RawConnection, word: str, count: int) -> None:
+        for start in range(0, count, 1000):
+            events = []
+            for number in range(start, min(start + 1000, count)):
+                text = f"{word} lighthouse {number}"
+                said = {"id": f"{word}{number}", "sessionId": f"{word}{number // 40}", "textContent": text}
+                events.append({"message": said | {"role": "user"}})
+            assert connection.call("events.batch", events=events)["ok"]
+        settled(connection)
+
+    with fresh() as own:
+        store(own, "old", 200)
+        note = "messages were ranked without their neighbours"
+        eventually(lambda: note not in (search(own, "old lighthouse")["degraded"] or ""), "all is loaded")
+        store(own, "new", MAX_CHUNKS_READ_INLINE + 1000)
+        assert f"the newest {note}" in search(own, "new lighthouse")["degraded"]
+        eventually(lambda: note not in search(own, "new lighthouse")["degraded"], "the newest are loaded too")

@@ -101,6 +101,11 @@ def test_table_is_read_again_after_more_changes_than_are_logged(
     db.execute("DELETE FROM chunks WHERE id < 6")
     table.catch_up(db)
     assert list(table.rows([*range(1, 9)])) == [6, 7, 8]
+    monkeypatch.setattr(chunk_table, "MAX_CHUNKS_READ_INLINE", 1)
+    db.execute("DELETE FROM chunks WHERE id < 8")
+    for chunk in (9, 10):
+        add(db, chunk, chunk)
+    assert not table.catch_up(db), "a search waits until all chunks are read again"
 
 
 def test_table_with_another_database_forgets_the_first(db: Db, table: ChunkTable) -> None:
@@ -125,6 +130,39 @@ def test_table_with_too_many_new_chunks_asks_for_time(
     while table.extend(db):
         pass
     assert table.is_loaded
+
+
+def test_table_that_was_loaded_is_behind_after_too_many_new_chunks(
+    db: Db, table: ChunkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a large import nothing read the new chunks: searches stayed slow until the daemon was started again."""
+    monkeypatch.setattr(chunk_table, "MAX_CHUNKS_READ_INLINE", 3)
+    add(db, 1, 1)
+    assert table.catch_up(db)
+    assert not table.is_behind
+    for chunk in range(2, 6):
+        add(db, chunk, chunk)
+    assert not table.catch_up(db)
+    assert table.is_behind
+    while table.extend(db):
+        pass
+    assert not table.is_behind
+    assert table.catch_up(db)
+    assert list(table.rows([*range(1, 6)])) == [1, 2, 3, 4, 5]
+
+
+def test_table_reads_new_chunks_behind_many_deleted_ones(
+    db: Db, table: ChunkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Deleted chunks were counted as new ones, which were too many to be read, and never became fewer."""
+    monkeypatch.setattr(chunk_table, "MAX_CHUNKS_READ_INLINE", 3)
+    add(db, 1, 1)
+    assert table.catch_up(db)
+    for chunk in range(2, 20):
+        add(db, chunk, chunk)
+    db.execute("DELETE FROM chunks WHERE id BETWEEN 2 AND 18")
+    assert table.catch_up(db)
+    assert list(table.rows([*range(1, 20)])) == [1, 19]
 
 
 # --- Similarity

@@ -45,6 +45,7 @@ _CHANGED_CHUNKS = f"""
     SELECT {_COLUMNS}
     FROM (SELECT {_CHUNK_COLUMNS} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value)
 """
+_MANY_NEW_CHUNKS = "SELECT 1 FROM chunks WHERE id > :last LIMIT 1 OFFSET :many"
 _CHANGES = "SELECT position, chunk FROM changed_chunks WHERE position > :after ORDER BY position"
 
 
@@ -144,6 +145,9 @@ class ChunkTable:
         self._lock = Lock()
         self._is_logged = False
         self.is_loaded = False
+        """True once all chunks have been read."""
+        self.is_behind = False
+        """True while there are more new chunks than a search waits for, until they are read in the background."""
         self.problem: str | None = None
         """The reason why not all chunks could be loaded, until they are."""
         self._clear()
@@ -161,7 +165,13 @@ class ChunkTable:
 
     def catch_up(self, db: Db) -> bool:
         """Read the chunks that are new; return False if they are too many to wait for, or cannot be followed."""
-        if not self.can_follow or (db.value("SELECT max(id) FROM chunks") or 0) - self.last > MAX_CHUNKS_READ_INLINE:
+        if not self.can_follow:
+            return False
+        with self._lock:
+            self._follow_changes(db)
+        # Counted, since ids above the last one may be those of deleted chunks.
+        self.is_behind = bool(db.value(_MANY_NEW_CHUNKS, {"last": self.last, "many": MAX_CHUNKS_READ_INLINE}))
+        if self.is_behind:
             return False
         while self.extend(db):
             pass
@@ -176,7 +186,7 @@ class ChunkTable:
             if ids:
                 self._add(ids, *map(decode_json, row[1:]))
             if not ids:
-                self.is_loaded, self.problem = True, None
+                self.is_loaded, self.is_behind, self.problem = True, False, None
             return bool(ids)
 
     def count(self) -> int:
@@ -251,7 +261,7 @@ class ChunkTable:
 
     def _clear(self) -> None:
         self.last = 0
-        self.is_loaded = False
+        self.is_loaded = self.is_behind = False
         self.columns: ChunkColumns | None = None
         self.sessions, self._labels, self.roles = _Numbers(), _Numbers(), _Numbers()
         self._turns: tuple[_Turns, ...] = ()

@@ -298,12 +298,13 @@ class SearchEngine:
                 tasks.start_soon(by_vector)
         if failures:
             raise failures[0]
-        if self._terms.chunks.can_follow and not (self._terms.chunks.is_loaded or self._is_loading_chunks):
+        chunks = self._terms.chunks
+        if chunks.can_follow and (chunks.is_behind or not chunks.is_loaded) and not self._is_loading_chunks:
             self._is_loading_chunks = True
             self._start_task(self._load_chunks)
 
     async def _load_chunks(self) -> None:
-        """Load the columns of all chunks into memory, in several reads so that events can be stored in between."""
+        """Load the columns of chunks that are not in memory, in several reads so that events can be stored meanwhile."""
         try:
             while await self._store.read_for_search(self._terms.chunks.extend):
                 pass

@@ -232,6 +232,8 @@ class VectorSearch:
             similarities = mirror.compare([vector] if centre is None else [vector, centre], compared)
             return similarities[0] if centre is None else from_centre(vector, centre, *similarities)
 
+        if self._chunks.is_behind and chunks.max(initial=0) > self._chunks.last:
+            matches.note = _describe_missing_neighbours("the newest messages", "they", self._chunks.problem)
         smoothed, has_neighbour = smooth_similarities(self._chunks, live.chunking.number, chunks, compare)
         matches.in_conversation = set(chunks[has_neighbour].tolist())
         return smoothed, similarities[0][: len(chunks)]  # those of their neighbours come after them
@@ -248,8 +250,7 @@ class VectorSearch:
         mirror = self._index.mirror
         has_vectors = mirror is not None and mirror.complete
         what, problem = ("chunks", self._chunks.problem) if has_vectors else ("vectors", self._index.mirror_problem)
-        state = f"not in memory: {problem}" if problem else "being loaded into memory"
-        return f"messages were ranked without their neighbours, since {what} are {state}"
+        return _describe_missing_neighbours("messages", what, problem)
 
     async def calibrate(
         self, query: str | None, matches: VectorMatches, chunk_filter: ChunkFilter, elsewhere: bool
@@ -365,6 +366,11 @@ class VectorSearch:
             await index.load_mirror()
         else:
             self._start_task(index.load_mirror)
+
+
+def _describe_missing_neighbours(messages: str, missing: str, problem: str | None) -> str:
+    state = f"not in memory: {problem}" if problem else "being loaded into memory"
+    return f"{messages} were ranked without their neighbours, since {missing} are {state}"
 
 
 def from_centre(query: Vector, centre: Vector, similarities: Vector, to_centre: Vector) -> Vector:
