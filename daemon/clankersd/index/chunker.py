@@ -2,7 +2,9 @@
 
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -42,14 +44,17 @@ class Chunk(msgspec.Struct, frozen=True):
     end_offset: int
 
 
-class _Piece(msgspec.Struct, frozen=True):
-    """A line, or part of a line that is too long."""
+class _Pieces(msgspec.Struct, frozen=True):
+    """Lines of a text, and parts of lines that are too long, as columns: a struct for each would take twice as long.
 
-    start: int
-    end: int
-    line: int
-    size: int
-    opens_section: bool
+    Piece `n` is `text[offsets[n] : offsets[n + 1]]`, and its size `sizes[n + 1] - sizes[n]`.
+    """
+
+    offsets: list[int]
+    sizes: list[int]
+    lines: list[int]
+    sections: list[int]
+    """The pieces that open a section."""
 
 
 def chunk(text: str, tokens: int = DEFAULT_TOKENS, overlap: int = DEFAULT_OVERLAP_TOKENS) -> list[Chunk]:
@@ -62,11 +67,12 @@ def chunk(text: str, tokens: int = DEFAULT_TOKENS, overlap: int = DEFAULT_OVERLA
     limit = tokens * QUARTERS_PER_TOKEN
     if len(text) * QUARTERS_PER_TOKEN <= limit or size_of(text) <= limit:
         return [Chunk(text, 1, text.count("\n", 0, len(text) - 1) + 1, 0, len(text))]
-    chunks = []
-    for group in _group_pieces(_split_pieces(text, limit), limit, min(overlap * QUARTERS_PER_TOKEN, limit // 2)):
-        first, last = group[0], group[-1]
-        chunks.append(Chunk(text[first.start : last.end], first.line, last.line, first.start, last.end))
-    return chunks
+    pieces = _split(text, limit)
+    offsets, lines = pieces.offsets, pieces.lines
+    return [
+        Chunk(text[offsets[first] : offsets[end]], lines[first], lines[end - 1], offsets[first], offsets[end])
+        for first, end in _group(pieces, limit, min(overlap * QUARTERS_PER_TOKEN, limit // 2))
+    ]
 
 
 def has_cjk(text: str) -> bool:
@@ -92,15 +98,31 @@ def size_of(text: str) -> int:
     return len(text) + (QUARTERS_PER_TOKEN - 1) * sum(len(_CJK_CHARACTER.findall(part)) for part in parts)
 
 
-def _split_pieces(text: str, limit: int) -> Iterator[_Piece]:
-    start, fence = 0, None
-    for number, line in enumerate(lines_of(text), 1):
-        opens_section = fence is None and HEADING.match(line) is not None
-        fence = fence_after(line, fence)
-        for left, right in split_line(line, limit):
-            size = size_of(line[left:right])
-            yield _Piece(start + left, start + right, number, size, opens_section and left == 0)
-        start += len(line)
+def _split(text: str, limit: int) -> _Pieces:
+    has_wide_characters = has_cjk(text)
+    max_length = limit // QUARTERS_PER_TOKEN if has_wide_characters else limit
+    offsets, lines, sections = [0], list[int](), list[int]()
+    start, number, fence = 0, 0, None
+    while start < len(text):
+        end = text.find("\n", start) + 1 or len(text)
+        number += 1
+        if text[start] in "#`~" or (text[start] == " " and not text.startswith("    ", start)):
+            line = text[start:end]
+            if fence is None and HEADING.match(line):
+                sections.append(len(lines))
+            fence = fence_after(line, fence)
+        if end - start <= max_length:
+            lines.append(number)
+            offsets.append(end)
+        else:
+            for _, right in split_line(text[start:end], limit):
+                lines.append(number)
+                offsets.append(start + right)
+        start = end
+    sizes = offsets
+    if has_wide_characters:
+        sizes = [0, *accumulate(size_of(text[left:right]) for left, right in pairwise(offsets))]
+    return _Pieces(offsets, sizes, lines, sections)
 
 
 def lines_of(text: str) -> Iterator[str]:
@@ -156,20 +178,24 @@ def _end_of_part(line: str, start: int, limit: int) -> int:
     return boundary if boundary > start + 1 else end
 
 
-def _group_pieces(pieces: Iterator[_Piece], limit: int, overlap: int) -> Iterator[list[_Piece]]:
-    group: list[_Piece] = []
-    size = 0
-    for piece in pieces:
-        at_section = piece.opens_section and size >= limit // 2
-        if group and (at_section or size + piece.size > limit):
-            yield group
-            # Begin the next chunk with the last pieces of this one that fit, never with all of them.
-            start, size = len(group), 0
-            max_shared = min(overlap, limit - piece.size)
-            while not at_section and start > 1 and size + group[start - 1].size <= max_shared:
-                start -= 1
-                size += group[start].size
-            group = group[start:]
-        group.append(piece)
-        size += piece.size
-    yield group
+def _group(pieces: _Pieces, limit: int, overlap: int) -> Iterator[tuple[int, int]]:
+    """Yield the first piece of each chunk, and the one after its last."""
+    sizes, count = pieces.sizes, len(pieces.lines)
+    first = end = 0
+    while end < count:
+        section = _next_section(pieces, end, sizes[first] + limit // 2)
+        end = min(bisect_right(sizes, sizes[first] + limit) - 1, section)
+        yield first, end
+        if end == section:
+            first = end
+        else:  # begin with the last pieces of this chunk that fit, never with all of them
+            max_shared = min(overlap, limit - (sizes[end + 1] - sizes[end]))
+            first = bisect_left(sizes, sizes[end] - max_shared, first + 1, end)
+
+
+def _next_section(pieces: _Pieces, after: int, least: int) -> int:
+    """Return the first piece after this one that opens a section, with `least` or more before it; else the end."""
+    for number in range(bisect_right(pieces.sections, after), len(pieces.sections)):
+        if pieces.sizes[section := pieces.sections[number]] >= least:
+            return section
+    return len(pieces.lines)

@@ -304,7 +304,7 @@ class SearchEngine:
             self._start_task(self._load_chunks)
 
     async def _load_chunks(self) -> None:
-        """Load the columns of chunks that are not in memory, in several reads so that events can be stored meanwhile."""
+        """Load the columns of chunks that are not in memory, in several reads, so that events are stored meanwhile."""
         try:
             while await self._store.read_for_search(self._terms.chunks.extend):
                 pass
