@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +39,9 @@ _SECONDS_PER_MEMBER = 400e-9
 _HUGE_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b"[]{},")
 _STRUCTURE = re.compile(rb"[\[{]|[\]}]|,+")
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+"""Change of the depth at a bracket."""
+
 _FLAT_MEMBERS = re.compile(rb'(?:(?:[^"\[\]{},]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+,)++', re.DOTALL)
 """Members of an object or array that are neither objects nor arrays, each with the comma after it."""
 
@@ -158,17 +161,27 @@ def measure(body: bytes) -> Shape:
         structure = bare.translate(None, _NOT_STRUCTURE)
         shape.containers += structure.count(b"[") + structure.count(b"{")
         _refuse_too_many(shape)
-        for run in _STRUCTURE.findall(structure):
-            if run in b"[{":
-                depth += 1
-                shape.depth = max(shape.depth, depth)
-            elif run in b"]}":
-                depth -= 1
-            elif depth == 1:
-                shape.outermost += len(run)
+        depths = list(accumulate(map(_STEPS.__getitem__, structure.translate(None, b",")), initial=depth))
+        shape.depth = max(shape.depth, max(depths))
+        if min(depths) <= 1:  # else the piece is inside what the outermost object or array holds
+            shape.outermost += _count_outermost(structure, depth)
+        depth = depths[-1]
         if shape.depth > MAX_DEPTH:
             raise ParseError(f"parse error: nested deeper than {MAX_DEPTH} levels")
     return shape
+
+
+def _count_outermost(structure: bytes, depth: int) -> int:
+    """Count the commas of the outermost object or array in brackets and commas that begin at a depth."""
+    count = 0
+    for run in _STRUCTURE.findall(structure):
+        if run in b"[{":
+            depth += 1
+        elif run in b"]}":
+            depth -= 1
+        elif depth == 1:
+            count += len(run)
+    return count
 
 
 def replace_lone_surrogates(body: bytes) -> bytes:
