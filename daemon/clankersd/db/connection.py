@@ -87,6 +87,8 @@ class Db:
         """Facts that the running change has found out and need not ask for again; forgotten at its end."""
         self.unindexed_chunks = 0
         """Chunks that may have been stored without their words: those of a few are indexed later, together."""
+        self.first_new_chunk: int | None = None
+        """The first chunk that the running transaction has stored; its chunks are queued for the embedder together."""
 
     def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
         """Run a statement for its effect."""
@@ -162,6 +164,7 @@ class Db:
             self._finishing.clear()
             self._notifications.clear()
             self.known.clear()
+            self.first_new_chunk = None
 
     def index_words(self) -> None:
         """Index the words of all chunks that are stored."""

@@ -200,8 +200,8 @@ class Engine(ABC):
         """Store the vector of a chunk in place of the one that it may have."""
 
     @abstractmethod
-    def queue_chunk(self, db: "Db", chunk_id: str) -> None:
-        """Have the vectors of a chunk made that was stored by the statement before."""
+    def queue_chunk(self, db: "Db") -> None:
+        """Have the vector of the chunk made that the statement before has stored."""
 
     @abstractmethod
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:

@@ -44,10 +44,12 @@ MAX_LOGGED_CHANGES = 100_000
 """Changes of chunks that are logged: a reader that missed some reads all chunks again."""
 
 
-_QUEUE_CHUNK = """
+_QUEUE_CHUNKS = """
     INSERT INTO index_queue (generation, chunk)
-    SELECT index_generations.id, chunks.id FROM chunks CROSS JOIN index_generations USING (chunking)
-    WHERE chunk_id = :chunk_id AND state IN ('live', 'building') AND provider <> 'none'
+    SELECT index_generations.id, chunks.id FROM chunks CROSS JOIN index_generations
+    ON +index_generations.chunking = chunks.chunking  -- the plus: there are one or two generations, not worth an index
+    WHERE chunks.id >= :first AND state IN ('live', 'building') AND provider <> 'none'
+    ON CONFLICT DO NOTHING
 """
 _LAST_INDEXED = "(SELECT coalesce(max(id), 0) FROM chunks_fts_docsize)"
 _INDEX_NEW = f"""
@@ -199,8 +201,10 @@ class SqliteEngine(Engine):
         db.execute(f"DELETE FROM {table} WHERE rowid = :id", params)
         db.execute(f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding)", params)
 
-    def queue_chunk(self, db: "Db", chunk_id: str) -> None:
-        db.execute(_QUEUE_CHUNK, {"chunk_id": chunk_id})
+    def queue_chunk(self, db: "Db") -> None:
+        if db.first_new_chunk is None:
+            db.first_new_chunk = db.raw.last_insert_rowid()
+            db.before_commit(_queue_chunks)
 
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
         db.execute(f"DELETE FROM {table} WHERE rowid = :id", {"id": chunk})
@@ -342,6 +346,11 @@ class SqliteEngine(Engine):
 
     def orphans(self, db: "Db", table: str) -> list[Any]:
         return [row["rowid"] for row in db.fetch(f'PRAGMA foreign_key_check("{table}")')]
+
+
+def _queue_chunks(db: "Db") -> None:
+    """Queue the chunks that the transaction has stored: one statement for each would take longer."""
+    db.execute(_QUEUE_CHUNKS, {"first": db.first_new_chunk})
 
 
 def _vacuum_if_sparse(db: "Db") -> None:

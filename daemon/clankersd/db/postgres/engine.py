@@ -182,7 +182,7 @@ class PostgresEngine(Engine):
             params,
         )
 
-    def queue_chunk(self, db: "Db", chunk_id: str) -> None:
+    def queue_chunk(self, db: "Db") -> None:
         """Do nothing: a trigger has done it."""
 
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
