@@ -29,7 +29,8 @@ from clankersd.redaction.tokens import find_tokens
 if TYPE_CHECKING:
     from clankersd.db import Db
 
-_ANCHORS = Anchors((*assignments.ANCHORS, *contexts.ANCHORS))
+_PRIVATE_TEXT, _PRIVATE_KEY, _KUBERNETES = b"<private", b"-----begin", b"kind"
+_ANCHORS = Anchors((*assignments.ANCHORS, *contexts.ANCHORS, _PRIVATE_TEXT, _PRIVATE_KEY, _KUBERNETES))
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -241,17 +242,17 @@ def _find(data: bytes) -> Iterator[Secret]:
 
 def _find_visible(data: bytes, lowered: bytes) -> Iterator[Secret]:
     """Find the secrets of every kind, in no order; each search runs only if the bytes that it needs occur."""
-    if b"<private" in lowered:
+    places = _ANCHORS.find(lowered)
+    if _PRIVATE_TEXT in places:
         yield from find_private_text(lowered)
-    if b"-----BEGIN" in data:
+    if _PRIVATE_KEY in places:
         yield from find_private_keys(data)
     yield from find_tokens(data)
-    places = _ANCHORS.find(lowered)
     is_bound = b"=" in data or b":" in data
     if is_bound or b"-" in data:
         yield from find_named_values(data, lowered, places)
     if is_bound:
         yield from find_random_values(data, lowered)
-        if b"kind" in lowered and b"data" in lowered:
+        if _KUBERNETES in places and b"data" in lowered:
             yield from find_kubernetes_secrets(data, lowered)
     yield from find_in_context(data, lowered, places)
