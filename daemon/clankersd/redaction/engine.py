@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from clankers_protocol.errors import InvalidParams
-from clankersd.redaction import assignments, contexts
+from clankersd.redaction import assignments, contexts, invisible
 from clankersd.redaction.anchors import Anchors
 from clankersd.redaction.assignments import find_named_values, find_random_values
 from clankersd.redaction.blocks import find_kubernetes_secrets, find_private_keys, find_private_text
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from clankersd.db import Db
 
 _PRIVATE_TEXT, _PRIVATE_KEY, _KUBERNETES = b"<private", b"-----begin", b"kind"
-_ANCHORS = Anchors((*assignments.ANCHORS, *contexts.ANCHORS, _PRIVATE_TEXT, _PRIVATE_KEY, _KUBERNETES))
+_ANCHORS = Anchors(
+    (*assignments.ANCHORS, *contexts.ANCHORS, *invisible.ANCHORS, _PRIVATE_TEXT, _PRIVATE_KEY, _KUBERNETES)
+)
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -230,19 +232,22 @@ def _replaced(data: bytes, found: list[Secret]) -> tuple[str, dict[str, int]]:
 
 def _find(data: bytes) -> Iterator[Secret]:
     """Find the secrets of every kind, in no order, also if they are coloured or have invisible characters in them."""
-    if not has_invisible(data):
-        yield from _find_visible(data, data.lower())
+    lowered = data.lower()
+    places = _ANCHORS.find(lowered)
+    if not has_invisible(data, places):
+        yield from _find_visible(data, lowered, places)
         return
     blanked = blank_invisible(data)
-    yield from _find_visible(blanked, blanked.lower())
+    lowered = blanked.lower()
+    yield from _find_visible(blanked, lowered, _ANCHORS.find(lowered))
     visible = VisibleText(data)
-    for each in _find_visible(visible.text, visible.text.lower()):
+    lowered = visible.text.lower()
+    for each in _find_visible(visible.text, lowered, _ANCHORS.find(lowered)):
         yield Secret(*visible.original_span(each.start, each.end), each.kind)
 
 
-def _find_visible(data: bytes, lowered: bytes) -> Iterator[Secret]:
-    """Find the secrets of every kind, in no order; each search runs only if the bytes that it needs occur."""
-    places = _ANCHORS.find(lowered)
+def _find_visible(data: bytes, lowered: bytes, places: dict[bytes, list[int]]) -> Iterator[Secret]:
+    """Find the secrets of every kind, in no order; each search runs only if the anchors that it needs occur."""
     if _PRIVATE_TEXT in places:
         yield from find_private_text(lowered)
     if _PRIVATE_KEY in places:

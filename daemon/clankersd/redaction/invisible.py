@@ -7,8 +7,8 @@ inside of secrets. A web page or a chat may leave zero-width characters in what 
 import re
 from bisect import bisect_right
 
-_WRITTEN_ESCAPES = (b"\\u001b", b"\\u001B", b"\\x1b", b"\\x1B", b"\\033", b"\\e[")
-"""The escape character as JSON and programs write it."""
+_ESCAPES = (b"\x1b", b"\\u001b", b"\\x1b", b"\\033", b"\\e[")
+"""The escape character itself, and as JSON and programs write it, in small letters."""
 
 _ZERO_WIDTH = tuple(map(str.encode, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad"))
 
@@ -20,14 +20,12 @@ _INVISIBLE = re.compile(
 )
 
 
-def has_invisible(data: bytes) -> bool:
-    """Tell whether the text has escape sequences of terminals or zero-width characters."""
-    is_likely = (
-        b"\x1b" in data
-        or (b"\\" in data and any(escape in data for escape in _WRITTEN_ESCAPES))
-        or (not data.isascii() and any(character in data for character in _ZERO_WIDTH))
-    )
-    return is_likely and _INVISIBLE.search(data) is not None
+ANCHORS = frozenset((*_ESCAPES, *_ZERO_WIDTH))
+
+
+def has_invisible(data: bytes, places: dict[bytes, list[int]]) -> bool:
+    """Tell whether the text has escape sequences of terminals or zero-width characters, by the anchors in it."""
+    return not ANCHORS.isdisjoint(places) and _INVISIBLE.search(data) is not None
 
 
 def blank_invisible(data: bytes) -> bytes:
