@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test-postgres postgres-try bench-postgres soak bench-backup bench-status lock licences test-lowest audit run test check lint types pytest e2e bench bench-import bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
+.PHONY: test-postgres postgres-try bench-postgres soak bench-backup bench-status lock licences test-lowest audit run test check lint types pytest e2e bench bench-import bench-batches bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -65,6 +65,10 @@ bench: $(VENV)/installed
 # How fast the history of a harness is imported: SESSIONS of 100 turns.
 bench-import: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m tests.bench.imports $(if $(SESSIONS),--sessions $(SESSIONS))
+
+# How fast events.batch stores events: DATA is a folder with the chats of BEAM, BEFORE another checkout to compare with.
+bench-batches: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m tests.bench.batches $(if $(DATA),--data $(DATA)) $(if $(BEFORE),--before $(BEFORE))
 
 bench-hook: $(VENV)/installed
 	$(BIN)/python -m tests.bench.hook
