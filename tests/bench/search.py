@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import cpu_seconds, real_disk, rss
 
-from clankersd.index.vectors import LabelSet, Mirror
+from clankersd.index.mirror import LabelSet, Mirror
 
 VOCABULARY = 50_000
 PER_SESSION = 40

@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import (
-    MAX_CANDIDATES,
-    MAX_RANKED_DIRECTLY,
-    LabelledVector,
-    LabelSet,
-    Mirror,
-    ScoredChunks,
-)
+from clankersd.index.mirror import MAX_CANDIDATES, MAX_RANKED_DIRECTLY, LabelSet, Mirror
+from clankersd.index.vectors import LabelledVector, ScoredChunks
 
 DIMS = 64
 
@@ -97,7 +91,7 @@ def test_nearest_without_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     mirror = filled(random_vectors(5000))
     query = random_vectors(1, seed=1)[0]
     found = mirror.nearest(query, 10, None)
-    monkeypatch.setattr("clankersd.index.vectors.load_kernels", lambda: None)
+    monkeypatch.setattr("clankersd.index.mirror.load_kernels", lambda: None)
     assert mirror.nearest(query, 10, None) == found
 
 

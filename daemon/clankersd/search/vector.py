@@ -15,9 +15,10 @@ from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
 from clankersd.index.index import Index
+from clankersd.index.mirror import LabelSet, Mirror
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import searched_part
-from clankersd.index.vectors import LabelSet, Mirror, read_moved_chunks
+from clankersd.index.vectors import read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.closeness import DEFAULT_BASELINE, Calibration, script_baseline
