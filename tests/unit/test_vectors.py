@@ -91,7 +91,7 @@ def test_nearest_without_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     mirror = filled(random_vectors(5000))
     query = random_vectors(1, seed=1)[0]
     found = mirror.nearest(query, 10, None)
-    monkeypatch.setattr("clankersd.index.mirror.load_kernels", lambda: None)
+    monkeypatch.setattr("clankersd.index.fixed_point.load_kernels", lambda: None)
     assert mirror.nearest(query, 10, None) == found
 
 

@@ -1,6 +1,5 @@
 """Compact in-memory copy of vectors, searched in a worker thread if there are many."""
 
-import importlib
 import itertools
 import math
 import mmap
@@ -10,10 +9,17 @@ from functools import cache
 from typing import Any
 
 from clankersd.embedders.base import Vector
+from clankersd.index.fixed_point import (
+    HIGH_UNIT,
+    ROUNDING_ERROR,
+    FixedPoint,
+    FixedPointQuery,
+    high_products,
+    products,
+    query_to_fixed_point,
+    to_fixed_point,
+)
 from clankersd.index.vectors import LabelledVector, ScoredChunks
-
-ROUNDING_ERROR = 0.29
-"""Standard deviation of what rounding to a whole number leaves out."""
 
 MAX_ERRORS = 4
 MAX_CANDIDATES = 4096
@@ -26,15 +32,10 @@ MAX_RANKED_DIRECTLY = 256
 ROWS_PER_BLOCK = 1 << 16
 """The kernel holds the interpreter lock for one block, which is less than a millisecond."""
 
-SAMPLED_ROWS = 16_384
-"""Rows of a block whose scores give a first lower bound: the best of some rows are not above the best of all."""
+GROUPS = 1024
+"""Groups of a block's scores whose best ones give a lower bound: the best of some rows are not above those of all."""
 
 IDS_PER_PAGE = 1 << 16
-MAX_FIXED_POINT = 127 * 256 + 127
-"""Largest number of 16 bits whose high byte, rounded to the nearest, fits into 8 bits."""
-
-FixedPoint = tuple[Any, Any]
-"""Vectors as 16-bit numbers: an array of scales, and an array of two matrices, of the high and of the low bytes."""
 
 
 @dataclass(frozen=True)
@@ -46,38 +47,71 @@ class LabelSet:
 
 
 class _Block:
-    """ROWS_PER_BLOCK vectors in fixed point: a vector is `scale * (256 * high + low)`, and what is stored with each."""
+    """ROWS_PER_BLOCK vectors in fixed point, and what is stored with each."""
 
     def __init__(self, dims: int) -> None:
         import numpy as np
 
-        self.planes = _mapped_zeros(np.int8, 2, ROWS_PER_BLOCK, dims)
+        self.planes = _mapped_zeros(np.uint8, 2, ROWS_PER_BLOCK, dims)
         self.high = self.planes[0]
         self.scales = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
+        self.high_offsets = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
         self.ids = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
         self.labels = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
         self.projects = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
         self.alive = _mapped_zeros(np.bool_, ROWS_PER_BLOCK)
+        self.has_removed = False
+        """Whether some stored rows are not alive; set before they are marked."""
 
-    def similarities(self, queries: FixedPoint, rows: Any) -> Any:
-        """Return the similarity of each of these rows to each query; NaN for one that was removed."""
+    def store(self, rows: slice, vectors: FixedPoint) -> None:
+        """Store vectors in these rows."""
+        self.planes[:, rows] = vectors.planes
+        self.scales[rows], self.high_offsets[rows] = vectors.scales, vectors.high_offsets
+
+    def remove(self, rows: Any) -> None:
+        """Mark rows as removed."""
+        self.has_removed = True
+        self.alive[rows] = False
+
+    def scores(self, query: FixedPointQuery, rows: Any) -> Any:
+        """Return the similarity of each of these rows by the high bytes, in units of `query.scale * HIGH_UNIT`."""
+        count = len(rows)
+        if rows[-1] == count - 1:  # all rows so far: they need not be copied
+            high, offsets, scales = self.high[:count], self.high_offsets[:count], self.scales[:count]
+        else:
+            high, offsets, scales = self.high.take(rows, axis=0), self.high_offsets.take(rows), self.scales.take(rows)
+        scores = high_products(query, high)
+        scores -= offsets
+        scores *= scales
+        return scores
+
+    def similarities(self, query: FixedPointQuery, rows: Any) -> Any:
+        """Return the similarity of each of these rows; NaN for one that was removed."""
         import numpy as np
 
-        scales, planes = queries
-        vectors = self.planes.take(rows, axis=1)
-        products = _dot(planes.reshape(-1, planes.shape[2]), vectors.reshape(-1, vectors.shape[2]))
-        products = products.reshape(2, len(scales), 2, len(rows))
-        similarities = products[0, :, 0] * 256 + products[1, :, 0] + products[0, :, 1]
-        similarities = similarities * 256 + products[1, :, 1]
-        similarities *= self.scales[rows] * scales[:, None]
-        is_alive = self.alive[rows]
-        if not is_alive.all():
-            similarities[:, ~is_alive] = np.nan
+        similarities = products(query, self.planes.take(rows, axis=1))
+        similarities *= self.scales.take(rows)
+        similarities *= query.scale
+        if self.has_removed:
+            similarities[~self.alive.take(rows)] = np.nan
         return similarities
 
 
-BlockRows = tuple[int, _Block, Any]
-"""Rows of a block: the number of its first row, the block, and an array of the rows in it."""
+BlockRows = tuple[_Block, Any]
+"""A block, and an array of rows in it."""
+
+Tests = tuple[tuple[tuple[bool, ...], frozenset[int] | None], ...]
+"""Which of the labels each label set accepts, and its projects."""
+
+
+@dataclass(frozen=True)
+class EligibleRows:
+    """Rows that a search may find, by block."""
+
+    parts: list[BlockRows]
+
+    def __len__(self) -> int:
+        return sum([len(rows) for _, rows in self.parts])
 
 
 class Mirror:
@@ -119,7 +153,7 @@ class Mirror:
             part, vectors = vectors[: ROWS_PER_BLOCK - start], vectors[ROWS_PER_BLOCK - start :]
             block, rows = self._blocks[-1], slice(start, start + len(part))
             matrix = np.frombuffer(b"".join(vector[1] for vector in part), np.float32).reshape(len(part), -1)
-            block.scales[rows], block.planes[:, rows] = _fixed_point(matrix)
+            block.store(rows, to_fixed_point(matrix))
             block.ids[rows] = [vector[0] for vector in part]
             block.labels[rows] = [self._label_number(vector[2]) for vector in part]
             moved = self._moved_before_added
@@ -135,13 +169,13 @@ class Mirror:
 
     def discard(self, ids: Iterable[int]) -> None:
         """Remove deleted chunks."""
-        for number, rows in _split_by_block(self._rows_of(ids)):
-            self._blocks[number].alive[rows] = False
+        for block, rows in self._parts(self._rows_of(ids)):
+            block.remove(rows)
 
     def relabel(self, ids: Iterable[int], label: str) -> None:
         """Change the label of chunks whose scope changed."""
-        for number, rows in _split_by_block(self._rows_of(ids)):
-            self._blocks[number].labels[rows] = self._label_number(label)
+        for block, rows in self._parts(self._rows_of(ids)):
+            block.labels[rows] = self._label_number(label)
 
     def move(self, moved: list[tuple[int, int, int]]) -> None:
         """Change the project of chunks as `read_moved_chunks` returns them."""
@@ -163,7 +197,7 @@ class Mirror:
             own = rows[rows // ROWS_PER_BLOCK == number] % ROWS_PER_BLOCK
             alive = np.zeros_like(block.alive)
             alive[own] = block.alive[own]
-            block.alive = alive
+            block.has_removed, block.alive = True, alive
 
     def nearest(
         self, query: Vector, k: int, eligible: Iterable[int] | None, labels: Sequence[LabelSet] = ()
@@ -174,85 +208,50 @@ class Mirror:
         """
         return self.nearest_rows(query, k, self.eligible(eligible, labels))
 
-    def nearest_rows(self, query: Vector, k: int, parts: list[BlockRows]) -> ScoredChunks:
+    def nearest_rows(self, query: Vector, k: int, rows: EligibleRows) -> ScoredChunks:
         """Return the `k` nearest of the chunks in these rows."""
-        import numpy as np
-
-        fixed = _fixed_point(query[None])
-        if sum(len(rows) for _, _, rows in parts) <= MAX_RANKED_DIRECTLY:
-            rows = np.concatenate([np.zeros(0, np.int64), *(start + rows for start, _, rows in parts)])
-            return self._rank(fixed, rows, k)
-        scale, (high, _) = fixed
-        # Scores are cosines divided by the weight of two high bytes; the error of a score is that of both roundings.
-        error = ROUNDING_ERROR * 256 * math.hypot(scale[0], self._scale_sum / self._size) / (65536 * scale[0])
-        best_rows, best_scores, worst = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
-        for start, block, rows in parts:
-            if rows[-1] == len(rows) - 1:  # all rows so far: they need not be copied
-                scores = _dot(high, block.high[: len(rows)])[0]
-                scores *= block.scales[: len(rows)]
-            else:
-                scores = _dot(high, block.high.take(rows, axis=0))[0]
-                scores *= block.scales[rows]
-            if worst == -np.inf and len(scores) >= k:
-                sample = scores[:: max(1, len(scores) // max(SAMPLED_ROWS, k))]
-                worst = np.partition(sample, -k)[-k] - MAX_ERRORS * error
-            better = np.flatnonzero(scores > worst)
-            best_rows = np.concatenate((best_rows, start + rows[better]))
-            best_scores = np.concatenate((best_scores, scores[better]))
-            if len(best_scores) > 2 * k:
-                worst = np.partition(best_scores, -k)[-k] - MAX_ERRORS * error
-                kept = np.flatnonzero(best_scores > worst)
-                if len(kept) > MAX_CANDIDATES + k:
-                    kept = np.sort(np.argpartition(best_scores, -MAX_CANDIDATES - k)[-MAX_CANDIDATES - k :])
-                best_rows, best_scores = best_rows[kept], best_scores[kept]
-        return self._rank(fixed, best_rows, k)
+        fixed, parts = query_to_fixed_point(query), rows.parts
+        if len(rows) > MAX_RANKED_DIRECTLY:
+            parts = _candidates(fixed, k, parts, self._scale_sum / self._size)
+        return _rank(fixed, parts, k)
 
     def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
         """Return the similarity of each of these chunks that has a vector."""
-        return dict(self._rank(_fixed_point(query[None]), self._rows_of(ids)))
+        return dict(_rank(query_to_fixed_point(query), self._parts(self._rows_of(ids))))
 
     def compare(self, queries: "Sequence[Vector]", ids: Any) -> Any:
         """Return the similarity of each of these chunks, an array, to each query, by row; NaN for no vector."""
         import numpy as np
 
-        fixed, rows = _fixed_point(np.stack(queries)), self._find_rows(ids)
+        fixed, rows = [query_to_fixed_point(query) for query in queries], self._find_rows(ids)
         similarities = np.full((len(queries), len(rows)), np.nan)
         for block, places, own in self._by_block(rows):
-            similarities[:, places] = block.similarities(fixed, own)
+            for number, query in enumerate(fixed):
+                similarities[number, places] = block.similarities(query, own)
         return similarities
 
-    def eligible(self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]) -> list[BlockRows]:
-        """Return the eligible rows by block, as `nearest` takes them."""
-        import numpy as np
+    def eligible(self, eligible: Iterable[int] | None, labels: Sequence[LabelSet] = ()) -> EligibleRows:
+        """Return the eligible rows, as `nearest_rows` takes them."""
+        if eligible is None:
+            return self._labelled(labels)
+        size = self._size
+        rows = self._rows_of(eligible)
+        parts = [(block, own[block.alive[own]]) for block, own in self._parts(rows[rows < size])]
+        return EligibleRows([part for part in parts if len(part[1])])
 
-        size, parts = self._size, []
-        if eligible is not None:
-            rows = self._rows_of(eligible)
-            for number, own in _split_by_block(rows[rows < size]):
-                block = self._blocks[number]
-                own = own[block.alive[own]]
-                if len(own):
-                    parts.append((number * ROWS_PER_BLOCK, block, own))
-            return parts
-        names = list(self._label_numbers)
-        tests = [(np.array([one.fits(name) for name in names], np.bool_), one.projects) for one in labels]
-        for number, block in enumerate(self._blocks[: -(-size // ROWS_PER_BLOCK)]):
-            start = number * ROWS_PER_BLOCK
+    def _labelled(self, labels: Sequence[LabelSet]) -> EligibleRows:
+        """Return the rows in one of the label sets."""
+        size, names, parts = self._size, list(self._label_numbers), []
+        tests = tuple([(tuple([one.fits(name) for name in names]), one.projects) for one in labels])
+        for start, block in zip(range(0, size, ROWS_PER_BLOCK), self._blocks, strict=False):
             rows = _fitting(block, min(size - start, ROWS_PER_BLOCK), tests)
             if len(rows):
-                parts.append((start, block, rows))
-        return parts
+                parts.append((block, rows))
+        return EligibleRows(parts)
 
-    def _rank(self, query: FixedPoint, rows: Any, k: int | None = None) -> ScoredChunks:
-        """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
-        import numpy as np
-
-        similarities, ids = np.empty(len(rows), np.float32), np.empty(len(rows), np.int32)
-        for block, places, own in self._by_block(rows):
-            similarities[places], ids[places] = block.similarities(query, own)[0], block.ids[own]
-        count = np.count_nonzero(similarities == similarities)
-        order = np.argsort(-similarities, kind="stable")[:count][:k]  # NaN comes last
-        return list(zip(ids[order].tolist(), similarities[order].tolist(), strict=True))
+    def _parts(self, rows: Any) -> list[BlockRows]:
+        """Return ordered rows by block."""
+        return [(self._blocks[number], own) for number, own in _split_by_block(rows)]
 
     def _by_block(self, rows: Any) -> Iterator[tuple[_Block, Any, Any]]:
         """Yield each block that has some of the rows, their places in the array, and their rows in the block."""
@@ -289,6 +288,73 @@ class Mirror:
         return rows
 
 
+def _candidates(query: FixedPointQuery, k: int, parts: list[BlockRows], mean_scale: float) -> list[BlockRows]:
+    """Return the rows among which are the `k` nearest, by their high bytes."""
+    # The error of a score is that of the roundings of both vectors.
+    error = ROUNDING_ERROR * 256 * math.hypot(query.scale, mean_scale) / (HIGH_UNIT * query.scale)
+    worst, found, best = -math.inf, [], []
+    for block, rows in parts:
+        scores = block.scores(query, rows)
+        if len(scores) >= k:
+            worst = max(worst, _lower_bound(scores, k) - MAX_ERRORS * error)
+        places = (scores > worst).nonzero()[0]
+        found.append((block, rows.take(places)))
+        best.append(scores.take(places))
+    if len(found) > 1 or len(best[0]) > MAX_CANDIDATES + k:
+        return _best_candidates(found, best, k, MAX_ERRORS * error)
+    return found
+
+
+def _best_candidates(found: list[BlockRows], scores: list[Any], k: int, margin: float) -> list[BlockRows]:
+    """Return those candidates of all blocks whose scores are within a margin of the last wanted one."""
+    import numpy as np
+
+    joined = np.concatenate(scores)
+    if len(joined) > k:
+        are_kept = joined > np.partition(joined, -k)[-k] - margin
+        if np.count_nonzero(are_kept) > MAX_CANDIDATES + k:
+            are_kept[:] = False
+            are_kept[np.argpartition(joined, -MAX_CANDIDATES - k)[-MAX_CANDIDATES - k :]] = True
+        ends = np.cumsum([len(one) for one in scores])[:-1]
+        kept = zip(found, np.split(are_kept, ends), strict=True)
+        found = [(block, rows[own]) for (block, rows), own in kept]
+    return [part for part in found if len(part[1])]
+
+
+def _lower_bound(scores: Any, k: int) -> float:
+    """Return a score that at least `k` reach: the best ones of groups of rows are fewer to compare than all."""
+    import numpy as np
+
+    groups = max(GROUPS, 8 * k)
+    per_group = len(scores) // groups
+    if per_group > 1:
+        scores = np.maximum.reduce(scores[: per_group * groups].reshape(per_group, groups))
+    return float(np.partition(scores, -k)[-k])
+
+
+def _rank(query: FixedPointQuery, parts: list[BlockRows], k: int | None = None) -> ScoredChunks:
+    """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
+    if not parts:
+        return []
+    similarities = _joined([block.similarities(query, rows) for block, rows in parts])
+    return _best(similarities, _joined([block.ids.take(rows) for block, rows in parts]), k)
+
+
+def _best(similarities: Any, ids: Any, k: int | None) -> ScoredChunks:
+    """Return the `k` largest similarities and their ids, best first, and none that is NaN."""
+    order = (-similarities).argsort(kind="stable")[:k]
+    similarities = similarities.take(order)
+    if len(order) and similarities[-1] != similarities[-1]:  # NaN comes last
+        similarities = similarities[similarities == similarities]
+    return list(zip(ids.take(order).tolist(), similarities.tolist(), strict=False))
+
+
+def _joined(arrays: list[Any]) -> Any:
+    import numpy as np
+
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
 def _split_by_block(rows: Any) -> Iterator[tuple[int, Any]]:
     """Split ordered rows into those of each block: the number of the block, and the rows within it."""
     import numpy as np
@@ -302,40 +368,39 @@ def _split_by_block(rows: Any) -> Iterator[tuple[int, Any]]:
         yield number, rows[start:end] - number * ROWS_PER_BLOCK
 
 
-def _fitting(block: _Block, used: int, tests: list[tuple[Any, frozenset[int] | None]]) -> Any:
+def _fitting(block: _Block, used: int, tests: Tests) -> Any:
     """Return the first `used` rows that are present and pass a test, or any of these rows if there is no test.
 
     A row passes if its label is among those marked, and its project among the given ones.
     """
     import numpy as np
 
-    if not tests or any(projects is None and is_chosen.all() for is_chosen, projects in tests):
-        alive = block.alive[:used].copy()  # rows may be removed meanwhile
-        return _row_numbers()[:used] if alive.all() else np.flatnonzero(alive)
     passing = []
-    for is_chosen, projects in tests:
-        if not is_chosen.any():
-            continue
-        rows = _of_projects(block, used, projects)
-        rows = rows[block.alive[rows]]
-        if not is_chosen.all():
-            # A label that was added after the tests were made belongs to rows that this search does not see.
-            rows = rows[np.append(is_chosen, False)[np.minimum(block.labels[rows], len(is_chosen))]]
-        passing.append(rows)
+    for is_chosen, projects in tests or (((True,), None),):
+        if any(is_chosen):
+            rows = _present(block, used, projects)
+            if not all(is_chosen):
+                # A label that was added after the tests were made belongs to rows that this search does not see.
+                rows = rows[np.array([*is_chosen, False])[np.minimum(block.labels.take(rows), len(is_chosen))]]
+            passing.append(rows)
     if len(passing) == 1:
         return passing[0]
     return np.unique(np.concatenate([np.zeros(0, np.int64), *passing]))
 
 
-def _of_projects(block: _Block, used: int, projects: frozenset[int] | None) -> Any:
-    """Return those of the first `used` rows that are of one of the projects, None for all."""
+def _present(block: _Block, used: int, projects: frozenset[int] | None) -> Any:
+    """Return those of the first `used` rows that are present, and of one of the projects (None for all)."""
     import numpy as np
 
     if projects is None:
-        return _row_numbers()[:used]
+        if not block.has_removed:
+            return _row_numbers()[:used]
+        return block.alive[:used].copy().nonzero()[0]  # rows may be removed meanwhile
     if len(projects) == 1:
-        return np.flatnonzero(block.projects[:used] == next(iter(projects)))
-    return np.flatnonzero(np.isin(block.projects[:used], list(projects)))
+        rows = (block.projects[:used] == next(iter(projects))).nonzero()[0]
+    else:
+        rows = np.isin(block.projects[:used], list(projects)).nonzero()[0]
+    return rows[block.alive.take(rows)] if block.has_removed else rows
 
 
 @cache
@@ -361,38 +426,3 @@ def _mapped_zeros(dtype: Any, *shape: int) -> Any:
     except OSError as error:
         raise MemoryError(f"{size} bytes: {error}") from error
     return np.frombuffer(memory, dtype).reshape(shape)
-
-
-def _fixed_point(matrix: Any) -> FixedPoint:
-    """Convert vectors to fixed point: scales, and the high and low bytes of each number."""
-    import numpy as np
-
-    scales = np.maximum(np.abs(matrix).max(axis=1), 1e-30) / MAX_FIXED_POINT
-    fixed = np.rint(matrix / scales[:, None]).astype(np.int16)
-    planes = np.empty((2, *fixed.shape), np.int8)
-    planes[0] = (fixed + 128) >> 8
-    planes[1] = fixed.astype(np.int8)  # what remains of the number is its low byte, with a sign
-    return scales, planes
-
-
-def _dot(queries: Any, vectors: Any) -> Any:
-    """Multiply every query by every vector, both of 8 bits, as 32-bit floats: exact up to 1,024 dimensions."""
-    import numpy as np
-
-    kernels = load_kernels()
-    if kernels is None:
-        return queries.astype(np.float32) @ vectors.astype(np.float32).T
-    if not len(vectors):
-        return np.zeros((len(queries), 0), np.float32)
-    if len(queries) == 1:
-        return np.asarray(kernels.inner(queries, vectors, out_dtype="f32"))[None]
-    return np.asarray(kernels.cdist(queries, vectors, "inner", out_dtype="f32"))
-
-
-@cache
-def load_kernels() -> Any:
-    """Return the library of SIMD kernels; without it numpy gives the same results, several times slower."""
-    try:
-        return importlib.import_module("simsimd")
-    except Exception:  # missing, or built for another processor
-        return None

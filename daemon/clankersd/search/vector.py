@@ -449,8 +449,7 @@ async def nearest_in_memory(
         if mirror.size > MAX_VECTORS_FILTERED_INLINE or len(chunks or ()) > MAX_VECTORS_COMPARED_INLINE:
             return await anyio.to_thread.run_sync(mirror.nearest, vector, count, chunks, labels)
         rows = mirror.eligible(chunks, labels)
-        is_large = sum(len(part[2]) for part in rows) > MAX_VECTORS_COMPARED_INLINE
-        return await in_thread_if(is_large, mirror.nearest_rows, vector, count, rows)
+        return await in_thread_if(len(rows) > MAX_VECTORS_COMPARED_INLINE, mirror.nearest_rows, vector, count, rows)
 
     if not chunk_filter.is_narrow:
         return await nearest(k, None)
