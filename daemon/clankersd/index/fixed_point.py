@@ -70,6 +70,17 @@ def query_to_fixed_point(vector: Any) -> FixedPointQuery:
     return FixedPointQuery(planes, scale, _high_offset(high, dims), (256 * high + low - CENTRE * dims) * CENTRE)
 
 
+def to_floats(planes: Any, scales: Any) -> Any:
+    """Convert vectors back, into the rows of a matrix."""
+    import numpy as np
+
+    matrix = planes[0] * np.float32(256)
+    matrix += planes[1]
+    matrix -= np.float32(CENTRE)
+    matrix *= scales[:, None].astype(np.float32)
+    return matrix
+
+
 def _split(numbers: Any, planes: Any) -> None:
     """Round numbers, and store their high and their low bytes."""
     import numpy as np

@@ -18,6 +18,7 @@ from clankersd.index.fixed_point import (
     products,
     query_to_fixed_point,
     to_fixed_point,
+    to_floats,
 )
 from clankersd.index.vectors import LabelledVector, ScoredChunks
 
@@ -28,6 +29,9 @@ none of the nearest is missed, up to this many more than wanted: near-duplicates
 
 MAX_RANKED_DIRECTLY = 256
 """Up to this many eligible vectors are compared by all bytes at once."""
+
+MAX_COPIED_BYTES, COPIED_BYTES_PER_VECTOR = 1 << 20, 62
+"""Memory for a copy of few vectors as floats: this much, and for each vector of the store no more than this."""
 
 ROWS_PER_BLOCK = 1 << 16
 """The kernel holds the interpreter lock for one block, which is less than a millisecond."""
@@ -96,6 +100,10 @@ class _Block:
             similarities[~self.alive.take(rows)] = np.nan
         return similarities
 
+    def vectors(self, rows: Any) -> Any:
+        """Return the vectors of these rows as floats."""
+        return to_floats(self.planes.take(rows, axis=1), self.scales.take(rows))
+
 
 BlockRows = tuple[_Block, Any]
 """A block, and an array of rows in it."""
@@ -103,12 +111,37 @@ BlockRows = tuple[_Block, Any]
 Tests = tuple[tuple[tuple[bool, ...], frozenset[int] | None], ...]
 """Which of the labels each label set accepts, and its projects."""
 
+Selection = tuple[int, Tests]
+"""What makes a selection of rows the same as a former one: the mirror's version, and the tests."""
+
+
+class _Copy:
+    """Vectors of few selected rows as floats, for further searches with the same selection."""
+
+    def __init__(self, selection: Selection, parts: list[BlockRows]) -> None:
+        import numpy as np
+
+        self.selection, self.parts = selection, parts
+        self.vectors = np.concatenate([block.vectors(rows) for block, rows in parts])
+        self.ids = np.concatenate([block.ids[rows] for block, rows in parts])
+
+    def nearest(self, query: Vector, k: int) -> ScoredChunks:
+        """Return the `k` nearest of the copied vectors."""
+        import numpy as np
+
+        similarities, ids = np.vecdot(self.vectors, query), self.ids
+        if len(ids) > k:
+            places = (similarities >= np.partition(similarities, -k)[-k]).nonzero()[0]
+            similarities, ids = similarities.take(places), ids.take(places)
+        return _best(similarities, ids, k)
+
 
 @dataclass(frozen=True)
 class EligibleRows:
-    """Rows that a search may find, by block."""
+    """Rows that a search may find, by block, and perhaps a copy of their vectors."""
 
     parts: list[BlockRows]
+    copied: _Copy | None = None
 
     def __len__(self) -> int:
         return sum([len(rows) for _, rows in self.parts])
@@ -118,7 +151,8 @@ class Mirror:
     """In-memory copy of one generation's vectors, 16 bits per dimension: the high bytes find candidates, all rank them.
 
     It is changed on the event loop and searched in worker threads: rows are only ever added behind those that a search
-    sees, and a removed row is marked, not moved. Blocks are never copied, however many vectors there are.
+    sees, and a removed row is marked, not moved. Blocks are never copied, however many vectors there are; the vectors
+    of few selected rows are, and the copy is used until anything changes.
     """
 
     def __init__(self, generation: int, dims: int) -> None:
@@ -136,6 +170,11 @@ class Mirror:
         """Row + 1 of each chunk id, 0 for none, in arrays of IDS_PER_PAGE: a dictionary takes 100 bytes a chunk."""
         self._label_numbers: dict[str, int] = {}
         self._moved_before_added: dict[int, int] = {}  # projects by chunk id
+        self._version = 0
+        """Number of changes; counted after each, so that what a thread has copied during one is not used later."""
+        self._last_selection: Selection | None = None
+        """Selection of few rows of the last search: they are copied for the second one."""
+        self._copy: _Copy | None = None
 
     @property
     def size(self) -> int:
@@ -166,16 +205,19 @@ class Mirror:
                 self._pages[page][vector[0] % IDS_PER_PAGE] = row
             self._scale_sum += float(block.scales[rows].sum())
             self._size += len(part)
+            self._version += 1
 
     def discard(self, ids: Iterable[int]) -> None:
         """Remove deleted chunks."""
         for block, rows in self._parts(self._rows_of(ids)):
             block.remove(rows)
+            self._version += 1
 
     def relabel(self, ids: Iterable[int], label: str) -> None:
         """Change the label of chunks whose scope changed."""
         for block, rows in self._parts(self._rows_of(ids)):
             block.labels[rows] = self._label_number(label)
+            self._version += 1
 
     def move(self, moved: list[tuple[int, int, int]]) -> None:
         """Change the project of chunks as `read_moved_chunks` returns them."""
@@ -185,6 +227,7 @@ class Mirror:
             row = 0 if page is None else int(page[chunk % IDS_PER_PAGE])
             if row:
                 self._blocks[(row - 1) // ROWS_PER_BLOCK].projects[(row - 1) % ROWS_PER_BLOCK] = project
+                self._version += 1
             else:
                 self._moved_before_added[chunk] = project
 
@@ -198,6 +241,7 @@ class Mirror:
             alive = np.zeros_like(block.alive)
             alive[own] = block.alive[own]
             block.has_removed, block.alive = True, alive
+            self._version += 1
 
     def nearest(
         self, query: Vector, k: int, eligible: Iterable[int] | None, labels: Sequence[LabelSet] = ()
@@ -210,6 +254,8 @@ class Mirror:
 
     def nearest_rows(self, query: Vector, k: int, rows: EligibleRows) -> ScoredChunks:
         """Return the `k` nearest of the chunks in these rows."""
+        if rows.copied is not None and rows.copied.selection[0] == self._version:
+            return rows.copied.nearest(query, k)
         fixed, parts = query_to_fixed_point(query), rows.parts
         if len(rows) > MAX_RANKED_DIRECTLY:
             parts = _candidates(fixed, k, parts, self._scale_sum / self._size)
@@ -240,14 +286,24 @@ class Mirror:
         return EligibleRows([part for part in parts if len(part[1])])
 
     def _labelled(self, labels: Sequence[LabelSet]) -> EligibleRows:
-        """Return the rows in one of the label sets."""
-        size, names, parts = self._size, list(self._label_numbers), []
+        """Return the rows in one of the label sets; the second time in a row, few are copied."""
+        version, size, names = self._version, self._size, list(self._label_numbers)
         tests = tuple([(tuple([one.fits(name) for name in names]), one.projects) for one in labels])
+        selection, copied = (version, tests), self._copy
+        if copied is not None and copied.selection == selection:
+            return EligibleRows(copied.parts, copied)
+        parts = []
         for start, block in zip(range(0, size, ROWS_PER_BLOCK), self._blocks, strict=False):
             rows = _fitting(block, min(size - start, ROWS_PER_BLOCK), tests)
             if len(rows):
                 parts.append((block, rows))
-        return EligibleRows(parts)
+        eligible = EligibleRows(parts)
+        if 0 < len(eligible) * self._dims * 4 <= min(MAX_COPIED_BYTES, size * COPIED_BYTES_PER_VECTOR):
+            if self._last_selection == selection:
+                copied = self._copy = _Copy(selection, parts)
+                eligible = EligibleRows(parts, copied)
+            self._last_selection = selection
+        return eligible
 
     def _parts(self, rows: Any) -> list[BlockRows]:
         """Return ordered rows by block."""
