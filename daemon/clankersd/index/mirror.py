@@ -348,16 +348,18 @@ def _candidates(query: FixedPointQuery, k: int, parts: list[BlockRows], mean_sca
     """Return the rows among which are the `k` nearest, by their high bytes."""
     # The error of a score is that of the roundings of both vectors.
     error = ROUNDING_ERROR * 256 * math.hypot(query.scale, mean_scale) / (HIGH_UNIT * query.scale)
-    worst, found, best = -math.inf, [], []
+    margin, worst, found, best = MAX_ERRORS * error, -math.inf, [], []
     for block, rows in parts:
         scores = block.scores(query, rows)
-        if len(scores) >= k:
-            worst = max(worst, _lower_bound(scores, k) - MAX_ERRORS * error)
+        if worst == -math.inf and len(scores) >= k:
+            worst = _lower_bound(scores, k) - margin
         places = (scores > worst).nonzero()[0]
         found.append((block, rows.take(places)))
         best.append(scores.take(places))
+        if len(places) > 2 * k:
+            worst = max(worst, _lower_bound(best[-1], k) - margin)
     if len(found) > 1 or len(best[0]) > MAX_CANDIDATES + k:
-        return _best_candidates(found, best, k, MAX_ERRORS * error)
+        return _best_candidates(found, best, k, margin)
     return found
 
 
