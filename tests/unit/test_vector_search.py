@@ -12,7 +12,7 @@ import pytest
 
 from clankersd.db import Store
 from clankersd.embedders.base import Vector
-from clankersd.index.vectors import Mirror
+from clankersd.index.mirror import Mirror
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.filters import ChunkFilter
 from clankersd.search.vector import (

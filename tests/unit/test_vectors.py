@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import (
-    MAX_CANDIDATES,
-    MAX_RANKED_DIRECTLY,
-    LabelledVector,
-    LabelSet,
-    Mirror,
-    ScoredChunks,
-)
+from clankersd.index.mirror import MAX_CANDIDATES, MAX_RANKED_DIRECTLY, LabelSet, Mirror
+from clankersd.index.vectors import LabelledVector, ScoredChunks
 
 DIMS = 64
 
@@ -61,10 +55,28 @@ def test_nearest_of_few_vectors_is_exact(count: int) -> None:
 
 
 def test_nearest_of_many_vectors_finds_all() -> None:
-    vectors = random_vectors(40_000, 256)  # several blocks
+    vectors = random_vectors(40_000, 256)
     mirror = filled(vectors)
     for query in random_vectors(20, 256, seed=1):
         assert {*ids(mirror.nearest(query, 10, None))} == {*brute_force(vectors, query, 10)}
+
+
+@pytest.mark.parametrize("k", [10, 700])
+def test_nearest_in_several_blocks_are_those_in_one(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    """The last wanted one of the first block is no bound for the others if that block has fewer than are wanted."""
+    vectors = random_vectors(3000)
+    queries = random_vectors(10, seed=1)
+    in_one = [filled(vectors).nearest(query, k, None) for query in queries]
+    monkeypatch.setattr("clankersd.index.mirror.ROWS_PER_BLOCK", 512)
+    mirror = filled(vectors)
+    assert [mirror.nearest(query, k, None) for query in queries] == in_one
+    few = sorted({*range(1, 3001)} - {*range(3, 3001, 3)})
+    for query in queries:
+        assert ids(mirror.nearest(query, k, few)) == ids(filled(vectors).nearest(query, k, few))
+    mirror.discard(few)
+    found = ids(mirror.nearest(queries[0], k, None))
+    assert found == ids(mirror.nearest(queries[0], k, range(3, 3001, 3)))
+    assert not {*few} & {*found}
 
 
 def test_nearest_of_many_near_duplicates_are_the_nearest() -> None:
@@ -97,7 +109,7 @@ def test_nearest_without_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     mirror = filled(random_vectors(5000))
     query = random_vectors(1, seed=1)[0]
     found = mirror.nearest(query, 10, None)
-    monkeypatch.setattr("clankersd.index.vectors.load_kernels", lambda: None)
+    monkeypatch.setattr("clankersd.index.fixed_point.load_kernels", lambda: None)
     assert mirror.nearest(query, 10, None) == found
 
 

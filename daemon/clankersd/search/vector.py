@@ -15,9 +15,10 @@ from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
 from clankersd.index.index import Index
+from clankersd.index.mirror import LabelSet, Mirror
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import searched_part
-from clankersd.index.vectors import LabelSet, Mirror, read_moved_chunks
+from clankersd.index.vectors import read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.closeness import DEFAULT_BASELINE, Calibration, script_baseline
@@ -448,8 +449,7 @@ async def nearest_in_memory(
         if mirror.size > MAX_VECTORS_FILTERED_INLINE or len(chunks or ()) > MAX_VECTORS_COMPARED_INLINE:
             return await anyio.to_thread.run_sync(mirror.nearest, vector, count, chunks, labels)
         rows = mirror.eligible(chunks, labels)
-        is_large = sum(len(part[2]) for part in rows) > MAX_VECTORS_COMPARED_INLINE
-        return await in_thread_if(is_large, mirror.nearest_rows, vector, count, rows)
+        return await in_thread_if(len(rows) > MAX_VECTORS_COMPARED_INLINE, mirror.nearest_rows, vector, count, rows)
 
     if not chunk_filter.is_narrow:
         return await nearest(k, None)

@@ -1,0 +1,486 @@
+"""Compact in-memory copy of vectors, searched in a worker thread if there are many."""
+
+import itertools
+import math
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from clankersd.embedders.base import Vector
+from clankersd.index.fixed_point import (
+    HIGH_UNIT,
+    ROUNDING_ERROR,
+    FixedPoint,
+    FixedPointQuery,
+    high_products,
+    products,
+    query_to_fixed_point,
+    to_fixed_point,
+    to_floats,
+)
+from clankersd.index.vectors import LabelledVector, ScoredChunks
+
+MAX_ERRORS = 4
+MAX_CANDIDATES = 4096
+"""Candidates whose score is within this many standard errors of the last wanted one are compared by all bytes, so that
+none of the nearest is missed, up to this many more than wanted: near-duplicates may be thousands."""
+
+MAX_RANKED_DIRECTLY = 256
+"""Up to this many eligible vectors are compared by all bytes at once."""
+
+MAX_COPIED_BYTES, COPIED_BYTES_PER_VECTOR = 1 << 20, 62
+"""Memory for a copy of few vectors as floats: this much, and for each vector of the store no more than this."""
+
+ROWS_PER_BLOCK = 1 << 16
+"""The kernel holds the interpreter lock for one block, which is less than a millisecond."""
+
+GROUPS = 1024
+"""Groups of a block's scores whose best ones give a lower bound: the best of some rows are not above those of all."""
+
+IDS_PER_PAGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """Labels that a search accepts: a predicate on the label, and project numbers (None for all)."""
+
+    fits: Callable[[str], bool]
+    projects: frozenset[int] | None = None
+
+
+class _Block:
+    """ROWS_PER_BLOCK vectors in fixed point, and what is stored with each."""
+
+    def __init__(self, dims: int) -> None:
+        import numpy as np
+
+        self.planes = _mapped_zeros(np.uint8, 2, ROWS_PER_BLOCK, dims)
+        self.high = self.planes[0]
+        self.scales = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
+        self.high_offsets = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
+        self.ids = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.labels = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.projects = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
+        self.alive = _mapped_zeros(np.bool_, ROWS_PER_BLOCK)
+        self.has_removed = False
+        """Whether some stored rows are not alive; set before they are marked."""
+
+    def store(self, rows: slice, vectors: FixedPoint) -> None:
+        """Store vectors in these rows."""
+        self.planes[:, rows] = vectors.planes
+        self.scales[rows], self.high_offsets[rows] = vectors.scales, vectors.high_offsets
+
+    def remove(self, rows: Any) -> None:
+        """Mark rows as removed."""
+        self.has_removed = True
+        self.alive[rows] = False
+
+    def scores(self, query: FixedPointQuery, rows: Any) -> Any:
+        """Return the similarity of each of these rows by the high bytes, in units of `query.scale * HIGH_UNIT`."""
+        count = len(rows)
+        if rows[-1] == count - 1:  # all rows so far: they need not be copied
+            high, offsets, scales = self.high[:count], self.high_offsets[:count], self.scales[:count]
+        else:
+            high, offsets, scales = self.high.take(rows, axis=0), self.high_offsets.take(rows), self.scales.take(rows)
+        scores = high_products(query, high)
+        scores -= offsets
+        scores *= scales
+        return scores
+
+    def similarities(self, query: FixedPointQuery, rows: Any) -> Any:
+        """Return the similarity of each of these rows; NaN for one that was removed."""
+        import numpy as np
+
+        similarities = products(query, self.planes.take(rows, axis=1))
+        similarities *= self.scales.take(rows)
+        similarities *= query.scale
+        if self.has_removed:
+            similarities[~self.alive.take(rows)] = np.nan
+        return similarities
+
+    def vectors(self, rows: Any) -> Any:
+        """Return the vectors of these rows as floats."""
+        return to_floats(self.planes.take(rows, axis=1), self.scales.take(rows))
+
+
+BlockRows = tuple[_Block, Any]
+"""A block, and an array of rows in it."""
+
+Tests = tuple[tuple[tuple[bool, ...], frozenset[int] | None], ...]
+"""Which of the labels each label set accepts, and its projects."""
+
+Selection = tuple[int, Tests]
+"""What makes a selection of rows the same as a former one: the mirror's version, and the tests."""
+
+
+class _Copy:
+    """Vectors of few selected rows as floats, for further searches with the same selection."""
+
+    def __init__(self, selection: Selection, parts: list[BlockRows]) -> None:
+        import numpy as np
+
+        self.selection, self.parts = selection, parts
+        self.vectors = np.concatenate([block.vectors(rows) for block, rows in parts])
+        self.ids = np.concatenate([block.ids[rows] for block, rows in parts])
+
+    def nearest(self, query: Vector, k: int) -> ScoredChunks:
+        """Return the `k` nearest of the copied vectors."""
+        import numpy as np
+
+        similarities, ids = np.vecdot(self.vectors, query), self.ids
+        if len(ids) > k:
+            places = (similarities >= np.partition(similarities, -k)[-k]).nonzero()[0]
+            similarities, ids = similarities.take(places), ids.take(places)
+        return _best(similarities, ids, k)
+
+
+@dataclass(frozen=True)
+class EligibleRows:
+    """Rows that a search may find, by block, and perhaps a copy of their vectors."""
+
+    parts: list[BlockRows]
+    copied: _Copy | None = None
+
+    def __len__(self) -> int:
+        return sum([len(rows) for _, rows in self.parts])
+
+
+class Mirror:
+    """In-memory copy of one generation's vectors, 16 bits per dimension: the high bytes find candidates, all rank them.
+
+    It is changed on the event loop and searched in worker threads: rows are only ever added behind those that a search
+    sees, and a removed row is marked, not moved. Blocks are never copied, however many vectors there are; the vectors
+    of few selected rows are, and the copy is used until anything changes.
+    """
+
+    def __init__(self, generation: int, dims: int) -> None:
+        self.generation = generation
+        self.complete = False
+        self.added_seen = 0
+        """Position up to which the log of vectors of other daemons has been read."""
+        self.moves_seen = 0
+        """Position up to which the log of moved chunks has been read."""
+        self._dims = dims
+        self._size = 0
+        self._scale_sum = 0.0
+        self._blocks: list[_Block] = []
+        self._pages: dict[int, Any] = {}
+        """Row + 1 of each chunk id, 0 for none, in arrays of IDS_PER_PAGE: a dictionary takes 100 bytes a chunk."""
+        self._label_numbers: dict[str, int] = {}
+        self._moved_before_added: dict[int, int] = {}  # projects by chunk id
+        self._version = 0
+        """Number of changes; counted after each, so that what a thread has copied during one is not used later."""
+        self._last_selection: Selection | None = None
+        """Selection of few rows of the last search: they are copied for the second one."""
+        self._copy: _Copy | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def add(self, vectors: list[LabelledVector]) -> None:
+        """Add vectors; one of a chunk that is present already replaces it."""
+        import numpy as np
+
+        self.discard([vector[0] for vector in vectors])
+        while vectors:
+            start = self._size % ROWS_PER_BLOCK
+            if start == 0:
+                self._blocks.append(_Block(self._dims))
+            part, vectors = vectors[: ROWS_PER_BLOCK - start], vectors[ROWS_PER_BLOCK - start :]
+            block, rows = self._blocks[-1], slice(start, start + len(part))
+            matrix = np.frombuffer(b"".join(vector[1] for vector in part), np.float32).reshape(len(part), -1)
+            block.store(rows, to_fixed_point(matrix))
+            block.ids[rows] = [vector[0] for vector in part]
+            block.labels[rows] = [self._label_number(vector[2]) for vector in part]
+            moved = self._moved_before_added
+            block.projects[rows] = [moved.pop(vector[0], vector[3]) if moved else vector[3] for vector in part]
+            block.alive[rows] = True
+            for row, vector in enumerate(part, self._size + 1):
+                page = vector[0] // IDS_PER_PAGE
+                if page not in self._pages:
+                    self._pages[page] = _mapped_zeros(np.int32, IDS_PER_PAGE)
+                self._pages[page][vector[0] % IDS_PER_PAGE] = row
+            self._scale_sum += float(block.scales[rows].sum())
+            self._size += len(part)
+            self._version += 1
+
+    def discard(self, ids: Iterable[int]) -> None:
+        """Remove deleted chunks."""
+        for block, rows in self._parts(self._rows_of(ids)):
+            block.remove(rows)
+            self._version += 1
+
+    def relabel(self, ids: Iterable[int], label: str) -> None:
+        """Change the label of chunks whose scope changed."""
+        for block, rows in self._parts(self._rows_of(ids)):
+            block.labels[rows] = self._label_number(label)
+            self._version += 1
+
+    def move(self, moved: list[tuple[int, int, int]]) -> None:
+        """Change the project of chunks as `read_moved_chunks` returns them."""
+        for chunk, project, position in moved:
+            self.moves_seen = max(self.moves_seen, position)
+            page = self._pages.get(chunk // IDS_PER_PAGE)
+            row = 0 if page is None else int(page[chunk % IDS_PER_PAGE])
+            if row:
+                self._blocks[(row - 1) // ROWS_PER_BLOCK].projects[(row - 1) % ROWS_PER_BLOCK] = project
+                self._version += 1
+            else:
+                self._moved_before_added[chunk] = project
+
+    def keep_only(self, ids: Iterable[int]) -> None:
+        """Remove every chunk that is not among these."""
+        import numpy as np
+
+        rows = self._rows_of(ids)
+        for number, block in enumerate(self._blocks):
+            own = rows[rows // ROWS_PER_BLOCK == number] % ROWS_PER_BLOCK
+            alive = np.zeros_like(block.alive)
+            alive[own] = block.alive[own]
+            block.has_removed, block.alive = True, alive
+            self._version += 1
+
+    def nearest(
+        self, query: Vector, k: int, eligible: Iterable[int] | None, labels: Sequence[LabelSet] = ()
+    ) -> ScoredChunks:
+        """Return the `k` nearest of the eligible chunks, or if that is None, of those in one of the label sets.
+
+        Without label sets every chunk is eligible. Runs in a worker thread if there are many.
+        """
+        return self.nearest_rows(query, k, self.eligible(eligible, labels))
+
+    def nearest_rows(self, query: Vector, k: int, rows: EligibleRows) -> ScoredChunks:
+        """Return the `k` nearest of the chunks in these rows."""
+        if rows.copied is not None and rows.copied.selection[0] == self._version:
+            return rows.copied.nearest(query, k)
+        fixed, parts = query_to_fixed_point(query), rows.parts
+        if len(rows) > MAX_RANKED_DIRECTLY:
+            parts = _candidates(fixed, k, parts, self._scale_sum / self._size)
+        return _rank(fixed, parts, k)
+
+    def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
+        """Return the similarity of each of these chunks that has a vector."""
+        return dict(_rank(query_to_fixed_point(query), self._parts(self._rows_of(ids))))
+
+    def compare(self, queries: "Sequence[Vector]", ids: Any) -> Any:
+        """Return the similarity of each of these chunks, an array, to each query, by row; NaN for no vector."""
+        import numpy as np
+
+        fixed, rows = [query_to_fixed_point(query) for query in queries], self._find_rows(ids)
+        similarities = np.full((len(queries), len(rows)), np.nan)
+        for block, places, own in self._by_block(rows):
+            for number, query in enumerate(fixed):
+                similarities[number, places] = block.similarities(query, own)
+        return similarities
+
+    def eligible(self, eligible: Iterable[int] | None, labels: Sequence[LabelSet] = ()) -> EligibleRows:
+        """Return the eligible rows, as `nearest_rows` takes them."""
+        if eligible is None:
+            return self._labelled(labels)
+        size = self._size
+        rows = self._rows_of(eligible)
+        parts = [(block, own[block.alive[own]]) for block, own in self._parts(rows[rows < size])]
+        return EligibleRows([part for part in parts if len(part[1])])
+
+    def _labelled(self, labels: Sequence[LabelSet]) -> EligibleRows:
+        """Return the rows in one of the label sets; the second time in a row, few are copied."""
+        version, size, names = self._version, self._size, list(self._label_numbers)
+        tests = tuple([(tuple([one.fits(name) for name in names]), one.projects) for one in labels])
+        selection, copied = (version, tests), self._copy
+        if copied is not None and copied.selection == selection:
+            return EligibleRows(copied.parts, copied)
+        parts = []
+        for start, block in zip(range(0, size, ROWS_PER_BLOCK), self._blocks, strict=False):
+            rows = _fitting(block, min(size - start, ROWS_PER_BLOCK), tests)
+            if len(rows):
+                parts.append((block, rows))
+        eligible = EligibleRows(parts)
+        if 0 < len(eligible) * self._dims * 4 <= min(MAX_COPIED_BYTES, size * COPIED_BYTES_PER_VECTOR):
+            if self._last_selection == selection:
+                copied = self._copy = _Copy(selection, parts)
+                eligible = EligibleRows(parts, copied)
+            self._last_selection = selection
+        return eligible
+
+    def _parts(self, rows: Any) -> list[BlockRows]:
+        """Return ordered rows by block."""
+        return [(self._blocks[number], own) for number, own in _split_by_block(rows)]
+
+    def _by_block(self, rows: Any) -> Iterator[tuple[_Block, Any, Any]]:
+        """Yield each block that has some of the rows, their places in the array, and their rows in the block."""
+        import numpy as np
+
+        if len(self._blocks) == 1 and len(rows) and rows.min() >= 0:
+            yield self._blocks[0], slice(None), rows
+            return
+        numbers = rows // ROWS_PER_BLOCK
+        for number, block in enumerate(self._blocks):
+            places = np.flatnonzero(numbers == number)
+            if len(places):
+                yield block, places, rows[places] - number * ROWS_PER_BLOCK
+
+    def _label_number(self, label: str) -> int:
+        return self._label_numbers.setdefault(label, len(self._label_numbers))
+
+    def _rows_of(self, ids: Iterable[int]) -> Any:
+        """Return the rows of those of the chunks that are present, in order."""
+        import numpy as np
+
+        rows = np.unique(self._find_rows(np.fromiter(ids, np.int64)))
+        return rows[rows >= 0]
+
+    def _find_rows(self, ids: Any) -> Any:
+        """Return the row of each of the chunks, an array; -1 for one that is not present."""
+        import numpy as np
+
+        rows = np.full(len(ids), -1)
+        pages = ids // IDS_PER_PAGE
+        for number, page in list(self._pages.items()):  # vectors may be added during the search
+            places = np.flatnonzero(pages == number)
+            rows[places] = page[ids[places] % IDS_PER_PAGE] - 1
+        return rows
+
+
+def _candidates(query: FixedPointQuery, k: int, parts: list[BlockRows], mean_scale: float) -> list[BlockRows]:
+    """Return the rows among which are the `k` nearest, by their high bytes."""
+    # The error of a score is that of the roundings of both vectors.
+    error = ROUNDING_ERROR * 256 * math.hypot(query.scale, mean_scale) / (HIGH_UNIT * query.scale)
+    margin, worst, found, best = MAX_ERRORS * error, -math.inf, [], []
+    for block, rows in parts:
+        scores = block.scores(query, rows)
+        if worst == -math.inf and len(scores) >= k:
+            worst = _lower_bound(scores, k) - margin
+        places = (scores > worst).nonzero()[0]
+        found.append((block, rows.take(places)))
+        best.append(scores.take(places))
+        if len(places) > 2 * k:
+            worst = max(worst, _lower_bound(best[-1], k) - margin)
+    if len(found) > 1 or len(best[0]) > MAX_CANDIDATES + k:
+        return _best_candidates(found, best, k, margin)
+    return found
+
+
+def _best_candidates(found: list[BlockRows], scores: list[Any], k: int, margin: float) -> list[BlockRows]:
+    """Return those candidates of all blocks whose scores are within a margin of the last wanted one."""
+    import numpy as np
+
+    joined = np.concatenate(scores)
+    if len(joined) > k:
+        are_kept = joined > np.partition(joined, -k)[-k] - margin
+        if np.count_nonzero(are_kept) > MAX_CANDIDATES + k:
+            are_kept[:] = False
+            are_kept[np.argpartition(joined, -MAX_CANDIDATES - k)[-MAX_CANDIDATES - k :]] = True
+        ends = np.cumsum([len(one) for one in scores])[:-1]
+        kept = zip(found, np.split(are_kept, ends), strict=True)
+        found = [(block, rows[own]) for (block, rows), own in kept]
+    return [part for part in found if len(part[1])]
+
+
+def _lower_bound(scores: Any, k: int) -> float:
+    """Return a score that at least `k` reach: the best ones of groups of rows are fewer to compare than all."""
+    import numpy as np
+
+    groups = max(GROUPS, 8 * k)
+    per_group = len(scores) // groups
+    if per_group > 1:
+        scores = np.maximum.reduce(scores[: per_group * groups].reshape(per_group, groups))
+    return float(np.partition(scores, -k)[-k])
+
+
+def _rank(query: FixedPointQuery, parts: list[BlockRows], k: int | None = None) -> ScoredChunks:
+    """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
+    if not parts:
+        return []
+    similarities = _joined([block.similarities(query, rows) for block, rows in parts])
+    return _best(similarities, _joined([block.ids.take(rows) for block, rows in parts]), k)
+
+
+def _best(similarities: Any, ids: Any, k: int | None) -> ScoredChunks:
+    """Return the `k` largest similarities and their ids, best first, and none that is NaN."""
+    order = (-similarities).argsort(kind="stable")[:k]
+    similarities = similarities.take(order)
+    if len(order) and similarities[-1] != similarities[-1]:  # NaN comes last
+        similarities = similarities[similarities == similarities]
+    return list(zip(ids.take(order).tolist(), similarities.tolist(), strict=False))
+
+
+def _joined(arrays: list[Any]) -> Any:
+    import numpy as np
+
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _split_by_block(rows: Any) -> Iterator[tuple[int, Any]]:
+    """Split ordered rows into those of each block: the number of the block, and the rows within it."""
+    import numpy as np
+
+    if not len(rows):
+        return
+    numbers = rows // ROWS_PER_BLOCK
+    starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
+    for start, end in itertools.pairwise([*starts, len(rows)]):
+        number = int(numbers[start])
+        yield number, rows[start:end] - number * ROWS_PER_BLOCK
+
+
+def _fitting(block: _Block, used: int, tests: Tests) -> Any:
+    """Return the first `used` rows that are present and pass a test, or any of these rows if there is no test.
+
+    A row passes if its label is among those marked, and its project among the given ones.
+    """
+    import numpy as np
+
+    passing = []
+    for is_chosen, projects in tests or (((True,), None),):
+        if any(is_chosen):
+            rows = _present(block, used, projects)
+            if not all(is_chosen):
+                # A label that was added after the tests were made belongs to rows that this search does not see.
+                rows = rows[np.array([*is_chosen, False])[np.minimum(block.labels.take(rows), len(is_chosen))]]
+            passing.append(rows)
+    if len(passing) == 1:
+        return passing[0]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *passing]))
+
+
+def _present(block: _Block, used: int, projects: frozenset[int] | None) -> Any:
+    """Return those of the first `used` rows that are present, and of one of the projects (None for all)."""
+    import numpy as np
+
+    if projects is None:
+        if not block.has_removed:
+            return _row_numbers()[:used]
+        return block.alive[:used].copy().nonzero()[0]  # rows may be removed meanwhile
+    if len(projects) == 1:
+        rows = (block.projects[:used] == next(iter(projects))).nonzero()[0]
+    else:
+        rows = np.isin(block.projects[:used], list(projects)).nonzero()[0]
+    return rows[block.alive.take(rows)] if block.has_removed else rows
+
+
+@cache
+def _row_numbers() -> Any:
+    """Return the numbers of all rows of a block, an array that nobody may change."""
+    import numpy as np
+
+    numbers = np.arange(ROWS_PER_BLOCK)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _mapped_zeros(dtype: Any, *shape: int) -> Any:
+    """Return an array of zeros that takes memory only for the pages that are written to.
+
+    `np.zeros` may reuse freed memory and clear all of it, so that a block of few vectors takes 33 MB.
+    """
+    import numpy as np
+
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes: {error}") from error
+    return np.frombuffer(memory, dtype).reshape(shape)
