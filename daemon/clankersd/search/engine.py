@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import anyio
-import anyio.lowlevel
 import structlog
 
 from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
@@ -320,8 +319,10 @@ class SearchEngine:
     async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
         """Order everything that was found, best first."""
         plan = run.plan
+        # Each step takes up to a millisecond, and events wait for no more than one.
+        await self._store.let_events_pass()
         turn_scores = await in_thread_if(numpy_if_available() is None, score_turns, run.keywords, 2 * plan.pool_size)
-        await anyio.lowlevel.checkpoint()  # each step takes a millisecond or two, and events wait for no more than one
+        await self._store.let_events_pass()
         if turn_scores:
             run.match_count = len(turn_scores.chunks)
         fusion = Fusion(
@@ -337,7 +338,7 @@ class SearchEngine:
             run.speakers,
         )
         ranking = await fusion.rank()
-        await anyio.lowlevel.checkpoint()
+        await self._store.let_events_pass()
         exact, shown = await self._find_exact(run, ranking, turn_scores)
         if isinstance(ranking, ColumnRanking):
             by_column = ranking.with_phrases(exact, shown) if exact else ranking
@@ -455,6 +456,7 @@ class SearchEngine:
             candidates = best_per_group(candidates, plan.group_of)
         if not (plan.collapses or plan.diversity):
             return candidates
+        await self._store.let_events_pass()
         return await in_thread_if(len(candidates) > MAX_COMPARED_INLINE, _compare_texts, plan, candidates)
 
     async def _expand(
