@@ -16,9 +16,14 @@ from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
+from clankers_protocol.recall import RecordedSearch
+from clankersd import clock
+from clankersd.capture.pause import Pauses
 from clankersd.db import Db, Store, commit_priority, commits, write_queue
 from clankersd.db.file_guard import FileGuard
 from clankersd.db.store import SHORT_READ_SECONDS
+from clankersd.recall import recent
+from clankersd.recall.outcomes import Outcomes
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +71,22 @@ async def test_single_write_goes_before_bulk_writes_that_wait(tmp_path: Path) ->
         await store.write(note("single"))
         waiting = store.queue.size
         assert waiting > 50
+
+
+async def test_recall_log_is_stored_in_small_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "MAX_ROWS", 30)
+    async with open_store(tmp_path) as store:
+        log = recent.RecallLog(store, Pauses(tmp_path), Outcomes(store))
+        for number in range(45):
+            facts = RecordedSearch(
+                0, clock.now(), f"query {number}", None, "hybrid", 1.0, 0.0, 10, False, False, None, []
+            )
+            log.add_search(facts)
+        writes_before = store.queue.counts.writes
+        await log.store_pending()
+        assert store.queue.counts.writes - writes_before >= (45 + 15) // recent.ROWS_PER_WRITE
+        queries = [row[0] for row in await store.read(lambda db: db.tuples("SELECT query FROM recall_log ORDER BY id"))]
+        assert queries == [f"query {number}" for number in range(15, 45)]
 
 
 async def test_work_on_the_event_loop_goes_on_once_events_that_arrived_before_are_acknowledged(

@@ -137,8 +137,8 @@ class CommittingConnection(ReopeningConnection):
     async def let_events_pass(self) -> None:
         """Let events that have arrived be stored and acknowledged before the caller goes on.
 
-        For work that takes a while on the event loop, between its steps. An event passes several rounds of the loop, and
-        would wait for a step in each; and every statement of its commit would wait for the interpreter lock.
+        For work that takes a while on the event loop, between its steps. An event passes several rounds of the loop,
+        and would wait for a step in each; every statement of its commit would wait for the interpreter lock.
         """
         await _pass_loop_rounds()
         if not self.queue.has_single_writes:
