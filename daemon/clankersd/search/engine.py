@@ -199,6 +199,8 @@ class SearchEngine:
     async def _index_newest(self, run: _Run[R]) -> str | None:
         """Have the words of the newest texts indexed; return a note if they are not."""
         with anyio.move_on_after(min(INDEXING_SECONDS, run.deadline - anyio.current_time())):
+            if run.plan.mode != "keyword" and self._queue.is_quick:
+                await self._queue.finish_pending(PENDING_SECONDS)  # the commit of the vectors indexes the words as well
             return await self._store.index_words()
         return "the newest texts are not indexed yet"
 
