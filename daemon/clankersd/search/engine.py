@@ -61,8 +61,9 @@ MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them. More of the ranking
 become candidates only if they are needed."""
 
-MAX_COMPARED_INLINE = 100
-"""Candidates up to which duplicates and diversity are computed on the event loop; more of them in a thread."""
+MAX_COMPARED_INLINE = 40
+"""Candidates up to which duplicates and diversity are computed on the event loop, in less than a millisecond; more in a
+thread."""
 
 INDEXING_SECONDS = 2.0
 """Time that a search waits for the words of texts that were stored a moment before it."""
