@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clankersd.index import vectors as index_vectors
 from clankersd.index.vectors import (
     MAX_CANDIDATES,
     MAX_RANKED_DIRECTLY,
@@ -84,6 +85,16 @@ def test_nearest_of_equal_vectors_are_in_the_order_in_which_they_were_added(coun
     assert found == sorted(found)
     if count <= MAX_CANDIDATES:
         assert found == [*range(1, 11)]
+
+
+def test_comparison_gives_up_its_core_between_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_vectors, "ROWS_PER_BLOCK", 256)
+    yields = []
+    monkeypatch.setattr(index_vectors, "yield_core", lambda: yields.append(1))
+    index_vectors._row_numbers.cache_clear()
+    filled(random_vectors(1024)).nearest(random_vectors(1)[0], 10, None)
+    index_vectors._row_numbers.cache_clear()  # another test has larger blocks
+    assert len(yields) == 1024 // 256
 
 
 def test_nearest_returns_all_eligible_chunks_if_more_are_wanted() -> None:

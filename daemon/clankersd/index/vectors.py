@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from clankersd.db import Db
+from clankersd.db.commit_priority import yield_core
 from clankersd.db.engine import CHUNK_TEXT, AddedVectors
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
@@ -33,7 +34,7 @@ VECTORS_PER_READ = 1_000
 """As many as a read of a few milliseconds takes: a longer one is interrupted and begins again on a snapshot."""
 
 ROWS_PER_BLOCK = 1 << 16
-"""The kernel holds the interpreter lock for one block, which is less than a millisecond."""
+"""The kernel compares the vectors of one block in less than a millisecond. Between two, other threads may run."""
 
 SAMPLED_ROWS = 16_384
 """Rows of a block whose scores give a first lower bound: the best of some rows are not above the best of all."""
@@ -315,6 +316,7 @@ class Mirror:
         error = ROUNDING_ERROR * 256 * math.hypot(scale[0], self._scale_sum / self._size) / (65536 * scale[0])
         best_rows, best_scores, worst = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
         for start, block, rows in parts:
+            yield_core()
             if rows[-1] == len(rows) - 1:  # all rows so far: they need not be copied
                 scores = _dot(high, block.high[: len(rows)])[0]
                 scores *= block.scales[: len(rows)]

@@ -17,6 +17,7 @@ import apsw
 from msgspec.json import decode as decode_json
 
 from clankersd.db import Db, Store
+from clankersd.db.commit_priority import yield_core
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
@@ -416,6 +417,7 @@ def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
     steps = [max(1, round(one.term.idf * RARITY_STEPS)) for one in terms]
     remaining = sum(steps)
     for one, step in sorted(zip(terms, steps, strict=True), key=lambda pair: len(pair[0].chunks)):
+        yield_core()
         if len(one.chunks) > MIN_SKIPPED_FREQUENCY:
             contenders = _find_contenders(rarity, contenders, remaining)
         if contenders is None:
