@@ -131,6 +131,22 @@ def test_every_text_is_found_once_it_is_acknowledged(tmp_path: Path, embedder: s
                 writer.join()
 
 
+def test_search_has_the_words_and_the_vector_of_the_newest_text_stored_by_one_commit(tmp_path: Path) -> None:
+    texts = 20
+    with running_daemon(tmp_path, CLANKERS_EMBEDDER="static") as daemon, daemon.connect() as connection:
+        connection.call("search", query="lantern", recorded=False)  # loads what the first search needs
+
+        def commits() -> int:
+            return int(connection.call("daemon.status")["queue"]["commits"])
+
+        before = commits()
+        for number in range(texts):
+            store(connection, f"m{number}", f"a frequent lantern{number}x")
+            hits = connection.call("search", query=f"lantern{number}x", recorded=False)["hits"]
+            assert hits[0]["ref"]["messageId"] == f"m{number}"
+        assert commits() - before < 2.5 * texts  # one stores the text
+
+
 def test_query_finds_the_words_of_the_newest_text(tmp_path: Path) -> None:
     with running_daemon(tmp_path, **WITHOUT_VECTORS) as daemon, daemon.connect() as connection:
         store(connection, "first", "the lighthouse keeper")

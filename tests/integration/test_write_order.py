@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import apsw
 import pytest
@@ -15,9 +16,14 @@ from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
+from clankers_protocol.recall import RecordedSearch
+from clankersd import clock
+from clankersd.capture.pause import Pauses
 from clankersd.db import Db, Store, commit_priority, commits, write_queue
 from clankersd.db.file_guard import FileGuard
 from clankersd.db.store import SHORT_READ_SECONDS
+from clankersd.recall import recent
+from clankersd.recall.outcomes import Outcomes
 
 pytestmark = pytest.mark.anyio
 
@@ -65,6 +71,55 @@ async def test_single_write_goes_before_bulk_writes_that_wait(tmp_path: Path) ->
         await store.write(note("single"))
         waiting = store.queue.size
         assert waiting > 50
+
+
+async def test_recall_log_is_stored_in_small_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "MAX_ROWS", 30)
+    async with open_store(tmp_path) as store:
+        log = recent.RecallLog(store, Pauses(tmp_path), Outcomes(store))
+        for number in range(45):
+            facts = RecordedSearch(
+                0, clock.now(), f"query {number}", None, "hybrid", 1.0, 0.0, 10, False, False, None, []
+            )
+            log.add_search(facts)
+        writes_before = store.queue.counts.writes
+        await log.store_pending()
+        assert store.queue.counts.writes - writes_before >= (45 + 15) // recent.ROWS_PER_WRITE
+        queries = [row[0] for row in await store.read(lambda db: db.tuples("SELECT query FROM recall_log ORDER BY id"))]
+        assert queries == [f"query {number}" for number in range(15, 45)]
+
+
+async def test_work_on_the_event_loop_goes_on_once_events_that_arrived_before_are_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "EVENTS_FIRST_SECONDS", WAIT_SECONDS)
+    order = []
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+
+        async def work() -> None:
+            await store.let_events_pass()
+            order.append("work")
+
+        async def store_event() -> None:
+            await anyio.lowlevel.checkpoint()  # its frame has to be decoded
+            await store.write(note("event", 0.01))
+            order.append("event")
+
+        tasks.start_soon(work)
+        tasks.start_soon(store_event)
+    assert order == ["event", "work"]
+
+
+async def test_work_on_the_event_loop_does_not_wait_without_end_for_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "EVENTS_FIRST_SECONDS", 0.01)
+    has_passed = threading.Event()
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(store.write, lambda _: has_passed.wait(WAIT_SECONDS))
+        await store.let_events_pass()
+        assert store.queue.has_single_writes
+        has_passed.set()
 
 
 async def test_bulk_writes_are_all_stored_beside_single_writes_without_end(tmp_path: Path) -> None:

@@ -196,7 +196,8 @@ def count_slices(db: Db, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_slice_ends_early_while_a_commit_waits(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_slices(db, monkeypatch) == 1
     db.waiting_commits = ["a commit"]
-    assert count_slices(db, monkeypatch) == 7  # the scope, the terms, three lookups, the best chunks and their places
+    # The scope, three words, the order of their terms, three lookups, the best chunks and their places.
+    assert count_slices(db, monkeypatch) == 10
 
 
 class _StoreOf:

@@ -75,7 +75,7 @@ def test_occurrences_are_read_again_when_many_chunks_were_added(db: Db, monkeypa
 def test_occurrences_of_a_very_frequent_term_are_read_in_ranges_without_offsets(
     db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(term_index, "CHUNKS_PER_SLICE", 2)
+    monkeypatch.setattr(term_index, "MAX_CHUNKS_PER_SLICE", 2)
     very_frequent = term_index.MAX_LOCATED_FREQUENCY + 1
     for chunk in range(1, 8):
         add(db, chunk, "alpha alpha")
@@ -87,6 +87,20 @@ def test_occurrences_of_a_very_frequent_term_are_read_in_ranges_without_offsets(
     assert read(cached, db, 7, very_frequent) == expected
     assert read(cached, db, 8, very_frequent) == expected | {8 * OCCURRENCES_PER_CHUNK + OFFSETS - 1}
     assert cached._bytes == 8 * 4  # chunk ids of 32 bits and nothing else
+
+
+def test_more_frequent_terms_are_read_in_shorter_ranges(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(term_index, "MATCHES_PER_SLICE", 4 * term_index.MAX_LOCATED_FREQUENCY)
+    for chunk in range(1, 9):
+        add(db, chunk, "alpha")
+
+    def count_reads(frequency: int) -> int:
+        cached = TermOccurrences()
+        return next(number for number in range(1, 9) if cached.read(db, ALPHA, frequency, 8) is not None)
+
+    assert count_reads(term_index.MAX_LOCATED_FREQUENCY + 1) == 1
+    assert count_reads(8 * term_index.MAX_LOCATED_FREQUENCY) == 2
+    assert count_reads(32 * term_index.MAX_LOCATED_FREQUENCY) == 8
 
 
 def test_cache_of_occurrences_drops_the_least_recently_used_term(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,14 @@ def test_nearest_of_equal_vectors_are_in_the_order_in_which_they_were_added(coun
         assert found == [*range(1, 11)]
 
 
+def test_comparison_gives_up_its_core_between_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clankersd.index.mirror.ROWS_PER_BLOCK", 256)
+    yields = []
+    monkeypatch.setattr("clankersd.index.mirror.yield_core", lambda: yields.append(1))
+    filled(random_vectors(1024)).nearest(random_vectors(1)[0], 10, None)
+    assert len(yields) == 1024 // 256
+
+
 def test_nearest_returns_all_eligible_chunks_if_more_are_wanted() -> None:
     vectors = random_vectors(MAX_RANKED_DIRECTLY + 100)
     query = random_vectors(1, seed=1)[0]

@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -68,6 +69,27 @@ def yield_to_commits() -> None:
     """Wait while a commit runs its statements: called between two items of bulk work. The event loop does not wait."""
     if _statements.are_running and threading.current_thread() is not threading.main_thread():
         _statements.wait_for_end()
+
+
+def yield_core() -> None:
+    """Let another thread or process that waits for this core run first: called between two steps of a computation.
+
+    A thread that computes without a pause keeps its core for a whole time slice, some milliseconds. What the system
+    does on that core at the end of a sync to the disk would wait for it, and the commit with it.
+    """
+    if (sched_yield := _load_sched_yield()) is not None:
+        sched_yield()
+
+
+@cache
+def _load_sched_yield() -> Any:
+    """Return the function of the C library: ctypes calls it without the interpreter lock, which `os` would keep."""
+    import ctypes  # takes memory that only a search is worth
+
+    try:
+        return ctypes.CDLL(None).sched_yield
+    except (OSError, AttributeError):
+        return None
 
 
 def take_briefly(items: Iterable[T]) -> Iterator[T]:

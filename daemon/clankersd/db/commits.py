@@ -30,6 +30,13 @@ T = TypeVar("T")
 BULK_SECONDS = 0.002
 """Time that the bulk writes of one commit may take before single events get their turn."""
 
+EVENTS_FIRST_SECONDS = 0.01
+"""Time that a step of other work waits at most for events: their commits may follow each other without end."""
+
+LOOP_ROUNDS = 2
+"""Rounds of the event loop from the arrival of an event until its write is queued, and from the end of its commit until
+its reply is sent."""
+
 CHECKPOINT_PAGES = 1000  # once no write has come for QUIET_SECONDS
 CHECKPOINT_PAGES_BUSY = 4_000  # 16 MiB: even while writes come, since a longer checkpoint delays them more
 QUIET_SECONDS = 0.05
@@ -62,6 +69,9 @@ class CommittingConnection(ReopeningConnection):
         self._is_commit_due = False
         """True from when a write has asked for a commit without `run`, until no write waits."""
         self._indexing: asyncio.Future[None] | None = None
+        self._commit_ended: asyncio.Event | None = None
+        """Set at the end of the next commit; None unless somebody waits for it."""
+
         self._last_written_at = 0.0
         self._quiet_timer: asyncio.TimerHandle | None = None
 
@@ -123,6 +133,21 @@ class CommittingConnection(ReopeningConnection):
         if self._indexing is None or self._indexing.done():
             self._indexing = self.queue.add_own(lambda db: db.before_commit(Db.index_words))
         return self._indexing
+
+    async def let_events_pass(self) -> None:
+        """Let events that have arrived be stored and acknowledged before the caller goes on.
+
+        For work that takes a while on the event loop, between its steps. An event passes several rounds of the loop,
+        and would wait for a step in each; every statement of its commit would wait for the interpreter lock.
+        """
+        await _pass_loop_rounds()
+        if not self.queue.has_single_writes:
+            return
+        if self._commit_ended is None:
+            self._commit_ended = asyncio.Event()
+        with anyio.move_on_after(EVENTS_FIRST_SECONDS):
+            await self._commit_ended.wait()
+        await _pass_loop_rounds()
 
     async def run(self) -> None:
         """Commit waiting writes until cancelled.
@@ -289,12 +314,18 @@ class CommittingConnection(ReopeningConnection):
         if self._connection is not None:  # otherwise a read has found the file damaged or gone meanwhile
             self.problem = None
         self.queue.count_commit(len(outcomes))
-        self.queue.finish(writes, outcomes, self.publish)
+        self._resolve(writes, outcomes)
         if self._count_unindexed_chunks() > MAX_CHUNKS_INDEXED_AT_ONCE:
             self._index_words_soon()
 
     def _fail(self, writes: list[PendingWrite], failure: StorageUnavailable) -> None:
-        self.queue.finish(writes, [Outcome(error=failure) for _ in writes], self.publish)
+        self._resolve(writes, [Outcome(error=failure) for _ in writes])
+
+    def _resolve(self, writes: list[PendingWrite], outcomes: list[Outcome]) -> None:
+        self.queue.finish(writes, outcomes, self.publish)
+        if self._commit_ended is not None:  # after the callers that waited for their writes
+            self._commit_ended.set()
+            self._commit_ended = None
 
     def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[Outcome]:
         return commit_together(db, changes)
@@ -310,3 +341,8 @@ class CommittingConnection(ReopeningConnection):
                 await self._reopen(connection, error)
             except (*STORAGE_ERRORS, FileGone) as error:
                 await self._handle_error(error)
+
+
+async def _pass_loop_rounds() -> None:
+    for _ in range(LOOP_ROUNDS):
+        await asyncio.sleep(0)

@@ -92,6 +92,11 @@ class PendingWrites:
     _last_single: float = 0.0
 
     @property
+    def has_single_writes(self) -> bool:
+        """True while single writes wait or are being committed."""
+        return bool(self._singles) or self._committing_since is not None
+
+    @property
     def wait_seconds(self) -> float:
         """Time that the oldest single write has been waiting."""
         try:

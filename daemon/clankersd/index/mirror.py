@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from clankersd.db.commit_priority import yield_core
 from clankersd.embedders.base import Vector
 from clankersd.index.fixed_point import (
     HIGH_UNIT,
@@ -34,7 +35,7 @@ MAX_COPIED_BYTES, COPIED_BYTES_PER_VECTOR = 1 << 20, 62
 """Memory for a copy of few vectors as floats: this much, and for each vector of the store no more than this."""
 
 ROWS_PER_BLOCK = 1 << 16
-"""The kernel holds the interpreter lock for one block, which is less than a millisecond."""
+"""The kernel compares the vectors of one block in less than a millisecond. Between two, other threads may run."""
 
 GROUPS = 1024
 """Groups of a block's scores whose best ones give a lower bound: the best of some rows are not above those of all."""
@@ -350,6 +351,7 @@ def _candidates(query: FixedPointQuery, k: int, parts: list[BlockRows], mean_sca
     error = ROUNDING_ERROR * 256 * math.hypot(query.scale, mean_scale) / (HIGH_UNIT * query.scale)
     margin, worst, found, best = MAX_ERRORS * error, -math.inf, [], []
     for block, rows in parts:
+        yield_core()
         scores = block.scores(query, rows)
         if worst == -math.inf and len(scores) >= k:
             worst = _lower_bound(scores, k) - margin
@@ -452,7 +454,7 @@ def _present(block: _Block, used: int, projects: frozenset[int] | None) -> Any:
 
     if projects is None:
         if not block.has_removed:
-            return _row_numbers()[:used]
+            return _row_numbers(ROWS_PER_BLOCK)[:used]
         return block.alive[:used].copy().nonzero()[0]  # rows may be removed meanwhile
     if len(projects) == 1:
         rows = (block.projects[:used] == next(iter(projects))).nonzero()[0]
@@ -462,11 +464,11 @@ def _present(block: _Block, used: int, projects: frozenset[int] | None) -> Any:
 
 
 @cache
-def _row_numbers() -> Any:
+def _row_numbers(count: int) -> Any:
     """Return the numbers of all rows of a block, an array that nobody may change."""
     import numpy as np
 
-    numbers = np.arange(ROWS_PER_BLOCK)
+    numbers = np.arange(count)
     numbers.flags.writeable = False
     return numbers
 

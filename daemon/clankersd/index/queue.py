@@ -95,6 +95,12 @@ class EmbeddingQueue:
             return 0.0
         return sum(count for _, count in recent) / max(recent[-1][0] - recent[0][0], 0.001)
 
+    @property
+    def is_quick(self) -> bool:
+        """True if a few texts are embedded in a fraction of the time that a commit takes."""
+        live = self._index.live
+        return live is not None and live.identity.provider in PROVIDERS_WITHOUT_CACHE
+
     async def run(self) -> None:
         """Embed pending chunks for as long as the daemon runs."""
         while True:

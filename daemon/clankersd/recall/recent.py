@@ -1,9 +1,10 @@
 """`recall.recent`: the last searches of agents, and the last prompts with which nothing was injected."""
 
+import json
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 import msgspec
@@ -17,6 +18,7 @@ from clankersd.capture.opt_out import is_opted_out, is_session_opted_out
 from clankersd.capture.pause import Pauses
 from clankersd.db import Db, Store
 from clankersd.db.engine import CHUNK_TEXT
+from clankersd.db.group_commit import Outcome
 from clankersd.recall.ledger import find_prompt, with_texts
 from clankersd.recall.outcomes import Outcomes
 from clankersd.redaction.engine import redact
@@ -30,8 +32,11 @@ MAX_ROWS = 2_000
 
 MAX_AGE_MS = 90 * 86_400_000
 MAX_PENDING = 1_000
+ROWS_PER_WRITE = 10
+"""Rows that one write changes: events that arrive meanwhile wait for it."""
+
 STORE_SECONDS = 3.0
-"""Time that rows wait for others before they are stored together, in a write that lets events go first."""
+"""Time that rows wait for others before they are stored together, in writes that let events go first."""
 
 RETRY_SECONDS = 30.0
 STOP_SECONDS = 2.0
@@ -44,22 +49,39 @@ _INSERT = """
     INSERT INTO recall_log (at, kind, session_id, tool_id, query, facts_json)
     VALUES (:at, :kind, :session_id, :tool_id, :query, :facts_json)
 """
-_DELETE_OLD = """
-    DELETE FROM recall_log WHERE at < :oldest OR id <= coalesce(
-        (SELECT id FROM recall_log WHERE kind = :kind ORDER BY id DESC LIMIT 1 OFFSET :most), 0) AND kind = :kind
+_OLD = """
+    SELECT id FROM recall_log WHERE at < :oldest
+      OR kind = 'search' AND id <= (
+        SELECT id FROM recall_log WHERE kind = 'search' ORDER BY id DESC LIMIT 1 OFFSET :most)
+      OR kind = 'silent' AND id <= (
+        SELECT id FROM recall_log WHERE kind = 'silent' ORDER BY id DESC LIMIT 1 OFFSET :most)
 """
+_DELETE = "DELETE FROM recall_log WHERE id IN (SELECT value FROM json_each(:ids))"
 _LISTED = """
     SELECT id, session_id, tool_id, query, facts_json FROM recall_log
     WHERE kind = :kind AND id < :before {condition} ORDER BY id DESC LIMIT :limit
 """
-_WITHOUT_CALL = "SELECT id, at, query FROM recall_log WHERE kind = 'search' AND tool_id IS NULL AND id > :last"
 _TEXT = f"SELECT substr({CHUNK_TEXT}, 1, {TEXT_CHARACTERS}) FROM chunks WHERE chunk_id = :id"
-_CALL = f"""
-    SELECT tools.id, session_id FROM tools
-    WHERE created_at BETWEEN :at - {CALL_MS} AND :at + {CALL_MS} AND tool_name LIKE '%search%'
-      AND instr(tool_input, :query) > 0 ORDER BY abs(created_at - :at) LIMIT 1
+_CALL_AT = f"""
+    SELECT {{columns}} FROM tools
+    WHERE created_at BETWEEN {{at}} - {CALL_MS} AND {{at}} + {CALL_MS} AND tool_name LIKE '%search%'
+      AND instr(tool_input, {{query}}) > 0 ORDER BY abs(created_at - {{at}}) LIMIT 1
+"""
+_CALL = _CALL_AT.format(columns="tools.id, session_id", at=":at", query=":query")
+_CALL_OF_ROW = _CALL_AT.format(columns="tools.id", at="recall_log.at", query="recall_log.query")
+_CALLS = f"""
+    SELECT id, tool FROM (
+        SELECT recall_log.id AS id, ({_CALL_OF_ROW}) AS tool FROM recall_log
+        WHERE kind = 'search' AND tool_id IS NULL AND at > :since
+          AND id > (SELECT max(id) FROM recall_log) - {2 * MAX_PENDING}
+    ) AS found WHERE tool IS NOT NULL
+"""
+_SET_CALL = """
+    UPDATE recall_log SET tool_id = :tool, session_id = (SELECT session_id FROM tools WHERE id = :tool) WHERE id = :id
 """
 _TITLE = "SELECT title FROM sessions WHERE id = :id"
+
+T = TypeVar("T")
 
 log = structlog.get_logger(component="recall")
 
@@ -112,11 +134,19 @@ class RecallLog:
                 self._calls_until = clock.now() + CALL_MS
             if not rows and clock.now() > self._calls_until:
                 return
+            parts = _split(rows)
             try:
-                await self.store.write(partial(self._insert, rows=rows), bulk=True)
+                outcomes = await self.store.write_all(partial(self._insert, rows=part) for part in parts)
             except BaseException:
                 self._pending.extendleft(reversed(rows))
                 raise
+            failed = [row for part, outcome in zip(parts, outcomes, strict=True) if outcome.error for row in part]
+            self._pending.extendleft(reversed(failed))
+            _raise_first_error(outcomes)
+            calls, old = await self.store.snapshot_read(_read_follow_up)
+            changes = [partial(_set_calls, calls=part) for part in _split(calls)]
+            changes += [partial(_delete, ids=part) for part in _split(old)]
+            _raise_first_error(await self.store.write_all(changes))
 
     async def run(self) -> None:
         """Store what is queued and judge injections, in the background, until cancelled."""
@@ -146,21 +176,44 @@ class RecallLog:
         self._added.set()
 
     def _insert(self, db: Db, rows: list[dict[str, Any]]) -> None:
-        """Store rows, unless capture is off for them, and delete the oldest."""
-        last = db.value("SELECT max(id) FROM recall_log") or 0
+        """Store rows, unless capture is off for them."""
         for row in rows:
             project = msgspec.json.decode(row["facts_json"]).get("project")
             is_paused = not self.pauses.is_empty and self.pauses.find(db, row["at"], row["session_id"] or "", project)
             is_out = (project and is_opted_out(project)) or is_session_opted_out(db, row["session_id"] or "")
             if not is_paused and not is_out:
                 db.execute(_INSERT, row)
-        # A hook may report a tool call after the search that it made.
-        for row in db.fetch(_WITHOUT_CALL, {"last": max(last - MAX_PENDING, 0)}):
-            if clock.now() - row["at"] < 2 * CALL_MS and (found := db.tuples(_CALL, row)):
-                call = {"id": row["id"], "tool": found[0][0], "session": found[0][1]}
-                db.execute("UPDATE recall_log SET tool_id = :tool, session_id = :session WHERE id = :id", call)
-        for kind in ("search", "silent"):
-            db.execute(_DELETE_OLD, {"oldest": clock.now() - MAX_AGE_MS, "kind": kind, "most": MAX_ROWS})
+
+
+def _split(items: list[T]) -> list[list[T]]:
+    """Split what is to be written into the parts of ROWS_PER_WRITE."""
+    return [items[start : start + ROWS_PER_WRITE] for start in range(0, len(items), ROWS_PER_WRITE)]
+
+
+def _raise_first_error(outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+
+
+def _read_follow_up(db: Db) -> tuple[list[tuple[int, str]], list[int]]:
+    """Return stored searches whose tool call is known by now, each with it, and the rows that are too old or too many.
+
+    A hook may report a tool call after the search that it made.
+    """
+    now = clock.now()
+    calls = db.tuples(_CALLS, {"since": now - 2 * CALL_MS})
+    old = db.tuples(_OLD, {"oldest": now - MAX_AGE_MS, "most": MAX_ROWS})
+    return [(row, tool) for row, tool in calls], [row for (row,) in old]
+
+
+def _set_calls(db: Db, calls: list[tuple[int, str]]) -> None:
+    for row, tool in calls:
+        db.execute(_SET_CALL, {"id": row, "tool": tool})
+
+
+def _delete(db: Db, ids: list[int]) -> None:
+    db.execute(_DELETE, {"ids": json.dumps(ids)})
 
 
 @handles(RecallRecent)

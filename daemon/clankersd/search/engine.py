@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import anyio
-import anyio.lowlevel
 import structlog
 
 from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
@@ -62,8 +61,9 @@ MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them. More of the ranking
 become candidates only if they are needed."""
 
-MAX_COMPARED_INLINE = 100
-"""Candidates up to which duplicates and diversity are computed on the event loop; more of them in a thread."""
+MAX_COMPARED_INLINE = 40
+"""Candidates up to which duplicates and diversity are computed on the event loop, in less than a millisecond; more in a
+thread."""
 
 INDEXING_SECONDS = 2.0
 """Time that a search waits for the words of texts that were stored a moment before it."""
@@ -200,6 +200,8 @@ class SearchEngine:
     async def _index_newest(self, run: _Run[R]) -> str | None:
         """Have the words of the newest texts indexed; return a note if they are not."""
         with anyio.move_on_after(min(INDEXING_SECONDS, run.deadline - anyio.current_time())):
+            if run.plan.mode != "keyword" and self._queue.is_quick:
+                await self._queue.finish_pending(PENDING_SECONDS)  # the commit of the vectors indexes the words as well
             return await self._store.index_words()
         return "the newest texts are not indexed yet"
 
@@ -320,8 +322,10 @@ class SearchEngine:
     async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
         """Order everything that was found, best first."""
         plan = run.plan
+        # Each step takes up to a millisecond, and events wait for no more than one.
+        await self._store.let_events_pass()
         turn_scores = await in_thread_if(numpy_if_available() is None, score_turns, run.keywords, 2 * plan.pool_size)
-        await anyio.lowlevel.checkpoint()  # each step takes a millisecond or two, and events wait for no more than one
+        await self._store.let_events_pass()
         if turn_scores:
             run.match_count = len(turn_scores.chunks)
         fusion = Fusion(
@@ -337,7 +341,7 @@ class SearchEngine:
             run.speakers,
         )
         ranking = await fusion.rank()
-        await anyio.lowlevel.checkpoint()
+        await self._store.let_events_pass()
         exact, shown = await self._find_exact(run, ranking, turn_scores)
         if isinstance(ranking, ColumnRanking):
             by_column = ranking.with_phrases(exact, shown) if exact else ranking
@@ -455,6 +459,7 @@ class SearchEngine:
             candidates = best_per_group(candidates, plan.group_of)
         if not (plan.collapses or plan.diversity):
             return candidates
+        await self._store.let_events_pass()
         return await in_thread_if(len(candidates) > MAX_COMPARED_INLINE, _compare_texts, plan, candidates)
 
     async def _expand(

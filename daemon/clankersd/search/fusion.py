@@ -88,6 +88,7 @@ class Fusion:
             keywords = self.turn_scores.scores_of_chunks(chunks, keys)
             matches = self.turn_scores.matches_of_keys(keys)
         similarities, cosines = await self.vectors.similarity_columns(self.matches, chunks, self.filter)
+        await self.store.let_events_pass()
         weight = self._fixed_weight()
         if weight is None:
             scores = dict(zip(found, keywords.tolist(), strict=True))

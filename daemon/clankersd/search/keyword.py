@@ -17,6 +17,7 @@ import apsw
 from msgspec.json import decode as decode_json
 
 from clankersd.db import Db, Store
+from clankersd.db.commit_priority import yield_core
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
@@ -58,7 +59,7 @@ MAX_SCOPE_SHARE = 0.9
 
 CHUNKS_PER_SLICE = 1_000
 SLICE_SECONDS = 0.003
-BRIEF_SLICE_SECONDS = 0.001
+BRIEF_SLICE_SECONDS = 0.0005
 """Time for which one query may hold the connection before others get their turn; the second if a commit waits."""
 
 MAX_CHOSEN_IN_SLICE = 20_000
@@ -176,6 +177,9 @@ class KeywordLookup:
         self._index = index
         self._filter = chunk_filter
         self._scope: Scope | None = None
+        self._unknown: deque[str] | None = None
+        self._known: dict[str, Term] = {}
+        self._stems: set[str] = set()
         self._terms: deque[tuple[int, Term]] | None = None
         self._term_count = 0
         self._found: dict[int, TermMatches] = {}
@@ -241,7 +245,7 @@ class KeywordLookup:
             if self._scope is None:
                 self._scope = Scope.find(db, self._filter, self._index.chunks)
             elif self._terms is None:
-                self._terms = self._known_terms(db)
+                self._find_terms(db)
             elif not self._is_looked_up:
                 if self._look_up(db, *self._terms[0]):
                     self._terms.popleft()
@@ -267,34 +271,43 @@ class KeywordLookup:
     def _has_many_matches(self) -> bool:
         return sum(len(one.chunks) for one in self._found.values()) > MAX_CHOSEN_IN_SLICE
 
-    def _known_terms(self, db: Db) -> deque[tuple[int, Term]]:
-        """The terms that occur anywhere, rarest first, each with its position in the query."""
+    def _find_terms(self, db: Db) -> None:
+        """Find the terms of the next word; after the last word, put all terms in order, the rarest first.
+
+        To count the chunks with a frequent word takes milliseconds the first time.
+        """
+        if self._unknown is None:
+            self._unknown = deque([word for word in self._words if word not in self.names] or self._words)
+        if self._unknown:
+            self._find_terms_of(db, self._unknown[0])
+            self._unknown.popleft()
+            return
+        self.matches.stems = self._stems
+        self._term_count = len(self._known)
+        self._terms = deque(sorted(enumerate(self._known.values()), key=lambda term: term[1].frequency))
+
+    def _find_terms_of(self, db: Db, word: str) -> None:
+        """Find the terms of a word that occur anywhere, each with its other spellings."""
         tokenize = db.engine.tokenizer(db)
         assert self._scope is not None
         chunk_count = self._scope.chunk_count
-        terms: dict[str, Term] = {}
-        stems: set[str] = set()  # not those of the matches, which an interrupted call may have added to
-        for word in [word for word in self._words if word not in self.names] or self._words:
-            for spelling in _spellings(tokenize, word):
-                frequency = self._frequency(db, spelling.stem)
-                generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
-                self.matches.weights[spelling.stem] = generic * word_weight(frequency, chunk_count)
-                if word not in GENERIC_WORDS and is_rare_name(word, spelling.stem, frequency, chunk_count):
-                    self.matches.rare_names.add(spelling.stem)
-                if spelling.stem in stems:
-                    continue
-                spellings = [spelling] if frequency else []
-                for other_word in OTHER_SPELLINGS.get(word, ()):
-                    for other in _spellings(tokenize, other_word):
-                        if more := self._frequency(db, other.stem):
-                            spellings.append(other)
-                            frequency += more
-                if spellings:
-                    terms[spelling.stem] = Term(word, tuple(spellings), frequency, max(chunk_count, frequency))
-                    stems.update(one.stem for one in spellings)
-        self.matches.stems = stems
-        self._term_count = len(terms)
-        return deque(sorted(enumerate(terms.values()), key=lambda term: term[1].frequency))
+        for spelling in _spellings(tokenize, word):
+            frequency = self._frequency(db, spelling.stem)
+            generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
+            self.matches.weights[spelling.stem] = generic * word_weight(frequency, chunk_count)
+            if word not in GENERIC_WORDS and is_rare_name(word, spelling.stem, frequency, chunk_count):
+                self.matches.rare_names.add(spelling.stem)
+            if spelling.stem in self._stems:
+                continue
+            spellings = [spelling] if frequency else []
+            for other_word in OTHER_SPELLINGS.get(word, ()):
+                for other in _spellings(tokenize, other_word):
+                    if more := self._frequency(db, other.stem):
+                        spellings.append(other)
+                        frequency += more
+            if spellings:
+                self._known[spelling.stem] = Term(word, tuple(spellings), frequency, max(chunk_count, frequency))
+                self._stems.update(one.stem for one in spellings)
 
     def _frequency(self, db: Db, stem: str) -> int:
         scope = self._scope
@@ -343,8 +356,8 @@ class KeywordLookup:
             return
         self._is_repeated = True
         self._index.occurrences.forget([one.stem for match in self.matches.terms for one in match.term.spellings])
-        self._scope = self._terms = self._chunks = None
-        self._found = {}
+        self._scope = self._unknown = self._terms = self._chunks = None
+        self._known, self._stems, self._found = {}, set(), {}
         self.matches = KeywordMatches()
 
     def _add_places(self, db: Db, chunks: Any) -> None:
@@ -404,6 +417,7 @@ def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
     steps = [max(1, round(one.term.idf * RARITY_STEPS)) for one in terms]
     remaining = sum(steps)
     for one, step in sorted(zip(terms, steps, strict=True), key=lambda pair: len(pair[0].chunks)):
+        yield_core()
         if len(one.chunks) > MIN_SKIPPED_FREQUENCY:
             contenders = _find_contenders(rarity, contenders, remaining)
         if contenders is None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
+from clankersd.db.commit_priority import yield_to_commits
 from clankersd.index.tokenize import WORD
 from clankersd.search.ranking import COLLAPSED_SOURCES, Candidate
 from clankersd.search.rows import R
@@ -60,6 +61,7 @@ def collapse_near_duplicates(candidates: list[Candidate[R]], wanted: int) -> lis
     # By source, role and being a tool call, then by the rank of a word: positions in `compared`.
     by_kind: dict[tuple[str, str | None, bool], dict[int, list[int]]] = {}
     for position, candidate in enumerate(candidates):
+        yield_to_commits()
         if position >= COMPARED_PER_HIT * wanted and len(distinct) > wanted:
             return distinct + candidates[position:]
         row = candidate.row
