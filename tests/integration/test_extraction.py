@@ -530,11 +530,12 @@ def test_invalid_memory_is_refused_and_the_valid_one_stored(chat: Chat, name: st
 
 
 def test_best_memories_are_stored_when_the_model_returns_too_many(chat: Chat) -> None:
-    many = [noted(f"The staging database number {n} is read-only.", importance=n / 50) for n in range(50)]
+    # Texts that differ in one of ten words: with fewer, the newer one would take the older one's place.
+    many = [noted(f"The staging database number {n} is read-only for everybody.", importance=n / 50) for n in range(50)]
     with chat.behaving(always(notes(*many))) as (_, _, connection):
         extraction = extract(connection, "s1", by="model")
         kept = contents(connection)
-    assert kept == [f"The staging database number {n} is read-only." for n in range(45, 50)]
+    assert kept == [f"The staging database number {n} is read-only for everybody." for n in range(45, 50)]
     assert "45 memories too many were left out" in extraction["note"]
 
 

@@ -201,7 +201,14 @@ class Engine(ABC):
 
     @abstractmethod
     def queue_chunk(self, db: "Db") -> None:
-        """Have the vector of the chunk made that the statement before has stored."""
+        """Have the vector of the chunk made that the statement before has stored.
+
+        The chunks of a transaction are queued together at its end, since a statement for each would take longer.
+        """
+
+    @abstractmethod
+    def queue_chunks(self, db: "Db") -> None:
+        """Queue the chunks that the running transaction has stored so far."""
 
     @abstractmethod
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:

@@ -204,7 +204,12 @@ class SqliteEngine(Engine):
     def queue_chunk(self, db: "Db") -> None:
         if db.first_new_chunk is None:
             db.first_new_chunk = db.raw.last_insert_rowid()
-            db.before_commit(_queue_chunks)
+            db.before_commit(self.queue_chunks)
+
+    def queue_chunks(self, db: "Db") -> None:
+        if db.first_new_chunk is not None:
+            db.execute(_QUEUE_CHUNKS, {"first": db.first_new_chunk})
+            db.first_new_chunk = None
 
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
         db.execute(f"DELETE FROM {table} WHERE rowid = :id", {"id": chunk})
@@ -346,11 +351,6 @@ class SqliteEngine(Engine):
 
     def orphans(self, db: "Db", table: str) -> list[Any]:
         return [row["rowid"] for row in db.fetch(f'PRAGMA foreign_key_check("{table}")')]
-
-
-def _queue_chunks(db: "Db") -> None:
-    """Queue the chunks that the transaction has stored: one statement for each would take longer."""
-    db.execute(_QUEUE_CHUNKS, {"first": db.first_new_chunk})
 
 
 def _vacuum_if_sparse(db: "Db") -> None:

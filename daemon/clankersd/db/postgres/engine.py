@@ -183,7 +183,10 @@ class PostgresEngine(Engine):
         )
 
     def queue_chunk(self, db: "Db") -> None:
-        """Do nothing: a trigger has done it."""
+        """Do nothing: a trigger has queued it."""
+
+    def queue_chunks(self, db: "Db") -> None:
+        """Do nothing: a trigger has queued them."""
 
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
         db.execute(f"DELETE FROM {table}_rowids WHERE rowid = :id", {"id": chunk})
