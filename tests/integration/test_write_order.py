@@ -21,6 +21,7 @@ from clankersd import clock
 from clankersd.capture.pause import Pauses
 from clankersd.db import Db, Store, commit_priority, commits, write_queue
 from clankersd.db.file_guard import FileGuard
+from clankersd.db.group_commit import Outcome
 from clankersd.db.store import SHORT_READ_SECONDS
 from clankersd.recall import recent
 from clankersd.recall.outcomes import Outcomes
@@ -346,3 +347,23 @@ async def test_commit_that_ends_after_damage_was_found_does_not_hide_it(tmp_path
             await anyio.sleep(0.001)
         assert store.problem is not None
         assert "damaged" in store.problem
+
+
+@pytest.mark.parametrize(("since_single", "milliseconds"), [(0.01, 2), (0.2, 10), (1.0, 50), (60.0, 100)])
+async def test_bulk_writes_of_a_commit_are_more_the_longer_no_single_write_has_come(
+    monkeypatch: pytest.MonkeyPatch, since_single: float, milliseconds: int
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("clankersd.db.write_queue.time.monotonic", lambda: now[0])
+    queue = write_queue.PendingWrites()
+    single = queue.add(lambda db: None, None, bulk=False)
+    taken: list[write_queue.PendingWrite] = []
+    queue.finish(taken, [Outcome() for _ in queue.select(taken, 0.002)], lambda _: None)
+    assert single.done()
+    now[0] += since_single
+    bulk = queue.add_all([lambda db: None] * 500, None)
+    taken = []
+    for _change in queue.select(taken, 0.002):
+        now[0] += 0.001
+    assert milliseconds <= len(taken) <= 1.1 * milliseconds + 1  # the share grows while they run
+    bulk.cancel()

@@ -20,11 +20,10 @@ WAIT_WINDOW_SECONDS = 60.0
 LONG_WAIT_SECONDS = 2.0
 """From this wait on, `health` reports a problem."""
 
-UNDISTURBED_BULK_FACTOR = 50
-"""How much longer bulk writes may take until a single write comes: a larger commit costs less per write."""
-
-UNDISTURBED_SECONDS = 1.0
-"""Time after the last single write from which there are none."""
+MAX_BULK_SECONDS = 0.1
+UNDISTURBED_SHARE = 1 / 20
+"""Bulk writes of one commit may take this share of the time since the last single write, up to MAX_BULK_SECONDS: a
+larger commit costs less per write, and the longer none has come, the less likely is one that would wait for it."""
 
 RUSH_WRITES_PER_COMMIT = 4
 RUSH_SECONDS = 0.2
@@ -167,8 +166,8 @@ class PendingWrites:
         """Yield the changes of the next commit one by one, and move their writes from the queue into `taken`.
 
         Single writes come first. Every second time bulk writes follow, as many as start within `bulk_seconds`, at least
-        one. If no single write has come for a while they go on until one comes, for several times as long. After them
-        follow the single writes that arrived meanwhile, which need not wait for another commit.
+        one; more of them if no single write has come for a while. After them follow the single writes that arrived
+        meanwhile, which need not wait for another commit.
         """
         is_bulk_turn = self._is_bulk_turn or not self._singles  # every second commit, so that neither waits for ever
         self._is_bulk_turn = not (is_bulk_turn and self._bulk)
@@ -179,8 +178,8 @@ class PendingWrites:
                 if change := self._take_change(self._bulk, taken):
                     yield change
                 now = time.monotonic()
-                is_undisturbed = now - self._last_single > UNDISTURBED_SECONDS
-                if now - started > bulk_seconds * (UNDISTURBED_BULK_FACTOR if is_undisturbed else 1):
+                undisturbed_seconds = min(MAX_BULK_SECONDS, UNDISTURBED_SHARE * (now - self._last_single))
+                if now - started > max(bulk_seconds, undisturbed_seconds):
                     break
             yield from self._take_singles(taken)
 
