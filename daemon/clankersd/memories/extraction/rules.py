@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from clankers_protocol.memory_maintenance import Candidate
+from clankersd.db.commit_priority import yield_to_commits
 from clankersd.index.tokenize import STOP_WORDS
 from clankersd.memories.classify import classify
 from clankersd.memories.extraction.message_text import (
@@ -111,6 +112,7 @@ def find_statements(messages: Iterable[SessionMessage]) -> list[Candidate]:
     """Return the statements worth remembering in the messages, in order and without repetitions."""
     candidates: dict[str, Candidate] = {}
     for message in messages:
+        yield_to_commits()
         for candidate in _find_in_message(message):
             candidates.setdefault(content_hash(candidate.content), candidate)
     return list(candidates.values())

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from clankersd.db.commit_priority import yield_to_commits
 from clankersd.memories.extraction.message_text import authored_text, split_sentences
 from clankersd.memories.extraction.rules import (
     EDITING_TOOLS,
@@ -120,6 +121,7 @@ def changed_files(calls: Iterable[ToolCall]) -> list[str]:
     files: dict[str, None] = {}
     patches: Patches = {}
     for call in calls:
+        yield_to_commits()
         if call.failed:
             continue
         if "*** Begin Patch" in call.input:
