@@ -317,6 +317,10 @@ def test_service_is_part_of_clankers_ctl() -> None:
 # -- the daemon's side
 
 
+LISTENING = "00010000"
+"""Flag __SO_ACCEPTCON in /proc/net/unix."""
+
+
 class Activated:
     """A daemon behind the real systemd-socket-activate, which becomes the daemon at the first connection."""
 
@@ -333,7 +337,12 @@ class Activated:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        eventually(self.paths.socket_path.exists, "systemd-socket-activate listens")
+        eventually(self.is_listening, "systemd-socket-activate listens")
+
+    def is_listening(self) -> bool:
+        """Tell by the kernel's list: a connection would start the daemon, and the file is there a moment earlier."""
+        sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+        return any(one[3] == LISTENING and one[-1] == str(self.paths.socket_path) for one in sockets)
 
     def connect(self) -> RawConnection:
         return self.paths.connect()
