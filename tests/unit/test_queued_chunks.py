@@ -103,7 +103,7 @@ def test_chunks_are_not_queued_without_an_embedder(db: Db) -> None:
 
 def test_chunks_can_be_removed_from_the_queue_by_the_transaction_that_stores_them(db: Db) -> None:
     def remove(db: Db) -> None:
-        db.engine.queue_chunks(db)
+        db.engine.queue_new_chunks(db)
         db.execute("DELETE FROM index_queue")
 
     commit_together(db, [store("a", "one"), remove, store("b", "two")])

@@ -200,15 +200,15 @@ class Engine(ABC):
         """Store the vector of a chunk in place of the one that it may have."""
 
     @abstractmethod
-    def queue_chunk(self, db: "Db") -> None:
-        """Have the vector of the chunk made that the statement before has stored.
+    def note_new_chunk(self, db: "Db") -> None:
+        """Have the chunk queued for the embedder that the statement before has stored.
 
         The chunks of a transaction are queued together at its end, since a statement for each would take longer.
         """
 
     @abstractmethod
-    def queue_chunks(self, db: "Db") -> None:
-        """Queue the chunks that the running transaction has stored so far."""
+    def queue_new_chunks(self, db: "Db") -> None:
+        """Queue the chunks that the running transaction has stored so far, for changes that read the queue."""
 
     @abstractmethod
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:

@@ -201,12 +201,12 @@ class SqliteEngine(Engine):
         db.execute(f"DELETE FROM {table} WHERE rowid = :id", params)
         db.execute(f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding)", params)
 
-    def queue_chunk(self, db: "Db") -> None:
+    def note_new_chunk(self, db: "Db") -> None:
         if db.first_new_chunk is None:
             db.first_new_chunk = db.raw.last_insert_rowid()
-            db.before_commit(self.queue_chunks)
+            db.before_commit(self.queue_new_chunks)
 
-    def queue_chunks(self, db: "Db") -> None:
+    def queue_new_chunks(self, db: "Db") -> None:
         if db.first_new_chunk is not None:
             db.execute(_QUEUE_CHUNKS, {"first": db.first_new_chunk})
             db.first_new_chunk = None

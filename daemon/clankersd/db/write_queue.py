@@ -21,9 +21,9 @@ LONG_WAIT_SECONDS = 2.0
 """From this wait on, `health` reports a problem."""
 
 MAX_BULK_SECONDS = 0.1
-UNDISTURBED_SHARE = 1 / 20
-"""Bulk writes of one commit may take this share of the time since the last single write, up to MAX_BULK_SECONDS: a
-larger commit costs less per write, and the longer none has come, the less likely is one that would wait for it."""
+BULK_SHARE = 1 / 20
+"""Bulk writes of one commit may take this share of the time since the last single write, up to MAX_BULK_SECONDS. A
+larger commit costs less per write; the longer no single write has come, the less likely is one that has to wait."""
 
 RUSH_WRITES_PER_COMMIT = 4
 RUSH_SECONDS = 0.2
@@ -178,8 +178,8 @@ class PendingWrites:
                 if change := self._take_change(self._bulk, taken):
                     yield change
                 now = time.monotonic()
-                undisturbed_seconds = min(MAX_BULK_SECONDS, UNDISTURBED_SHARE * (now - self._last_single))
-                if now - started > max(bulk_seconds, undisturbed_seconds):
+                share_seconds = min(MAX_BULK_SECONDS, BULK_SHARE * (now - self._last_single))
+                if now - started > max(bulk_seconds, share_seconds):
                     break
             yield from self._take_singles(taken)
 

@@ -240,7 +240,7 @@ def store_vectors(db: Db, live: Generation, embeddings: dict[str, bytes]) -> lis
         SELECT id, {vectors.PROJECT} AS project FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking
     """
     stored: list[LabelledVector] = []
-    db.engine.queue_chunks(db)  # so that those with a vector can be removed from the queue
+    db.engine.queue_new_chunks(db)  # so that those with a vector can be removed from the queue
     for chunk_id, vector in embeddings.items():
         row = db.fetch_one(sql, {"chunk": chunk_id, "chunking": live.chunking.number})
         if row is not None:

@@ -202,7 +202,7 @@ def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count:
 
 def _insert(db: Db, owner: Owner, row: Row) -> None:
     db.execute(_INSERT[owner.column], row)
-    db.engine.queue_chunk(db)
+    db.engine.note_new_chunk(db)
     db.unindexed_chunks += 1
 
 

@@ -182,10 +182,10 @@ class PostgresEngine(Engine):
             params,
         )
 
-    def queue_chunk(self, db: "Db") -> None:
+    def note_new_chunk(self, db: "Db") -> None:
         """Do nothing: a trigger has queued it."""
 
-    def queue_chunks(self, db: "Db") -> None:
+    def queue_new_chunks(self, db: "Db") -> None:
         """Do nothing: a trigger has queued them."""
 
     def delete_vector(self, db: "Db", table: str, chunk: int) -> None:
