@@ -190,6 +190,18 @@ def test_changed_error_of_a_tool_replaces_the_old_one(filled: RawConnection) -> 
     assert hits(filled, "capybara", mode="keyword")[0]["ref"]["toolId"] == "t4"
 
 
+def test_tool_call_that_comes_to_repeat_another_one_is_not_found_as_it_was(filled: RawConnection) -> None:
+    """It is stored before it has failed, and then with the error of an earlier call: that one is found for both."""
+    command = '{"command": "make capybara"}'
+    filled.call("upsertTool", tool=failed_tool("t4", TRACE, toolInput=command))
+    filled.call("upsertTool", tool={"id": "t5", "sessionId": "export", "toolName": "Bash", "toolInput": command})
+    settled(filled)
+    assert {hit["ref"]["toolId"] for hit in hits(filled, "capybara", mode="keyword")} == {"t4", "t5"}
+    filled.call("upsertTool", tool=failed_tool("t5", TRACE, toolInput=command))
+    settled(filled)
+    assert [hit["ref"]["toolId"] for hit in hits(filled, "capybara", mode="keyword")] == ["t4"]
+
+
 @pytest.mark.parametrize("query", ["login cookie safari", "why does the csv export drop a row", "refund_policy.py"])
 def test_search_with_a_good_hit_is_not_weak(filled: RawConnection, query: str) -> None:
     assert not filled.call("search", query=query)["weak"]

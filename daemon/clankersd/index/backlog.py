@@ -62,7 +62,7 @@ class TextKind:
     `select` returns the row of `:id` with its `text`, or no row when it is not searchable. `select_ids` returns the
     next ids after `:after`, at most `:limit`; a kind without it is not rechunked by a reindex, but by the backlog.
     `source` names the source in the settings that the kind belongs to, if any. `chunk` chunks the row's text. A text
-    that `is_redundant` is searchable already, and not stored again.
+    that `is_redundant` is searchable by another owner's chunk, and has none of its own.
     """
 
     select: str
@@ -184,18 +184,18 @@ def _store_chunks(db: Db, text: _Text, start: int) -> int | None:
     current = db.fetch_one(select_again, {"id": text.owner, "text": stored["text"] if stored else None})
     if current and (stored is None or not current["is_unchanged"]):
         return None  # the text has changed since it was read, and stays in the backlog
-    kept = text.chunked
-    if current and kind.is_redundant:
-        kept = [each for each in kept if not kind.is_redundant(db, current, each)]
-    if current and kept:
+    if current:
         chunk_owner = kind.owner(current)
+        wanted = text.chunked
+        if kind.is_redundant:
+            wanted = [chunk_text("", one.chunking) if kind.is_redundant(db, current, one) else one for one in wanted]
         end = start + MAX_CHUNKS_PER_COMMIT
-        if all(count_chunks(db, chunk_owner, each.chunking) == min(start, len(each.chunks)) for each in kept):
-            for each in kept:
-                append_chunks(db, chunk_owner, each, start, MAX_CHUNKS_PER_COMMIT)
-            if any(len(each.chunks) > end for each in kept):
+        if all(count_chunks(db, chunk_owner, one.chunking) == min(start, len(one.chunks)) for one in wanted):
+            for one in wanted:
+                append_chunks(db, chunk_owner, one, start, MAX_CHUNKS_PER_COMMIT)
+            if any(len(one.chunks) > end for one in wanted):
                 return end
-        elif not all(replace_chunks(db, chunk_owner, each, MAX_CHUNKS_PER_COMMIT) for each in kept):
+        elif not all(replace_chunks(db, chunk_owner, one, MAX_CHUNKS_PER_COMMIT) for one in wanted):
             return 0
     db.execute(_REMOVE, {"kind": text.kind, "owner": text.owner})
     return None
