@@ -52,7 +52,7 @@ from clankersd.rerankers import RerankerSettings
 from clankersd.schedule.retention import follow_settings
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
-from clankersd.search.limiter import search_turn_paused, search_turns
+from clankersd.search.limiter import search_slot_released, search_slots
 from clankersd.search.reranking import Reranking
 from clankersd.transfer.exporting import Export
 from clankersd.wire import rpc, systemd
@@ -148,7 +148,7 @@ class Daemon:
     files: FileSync
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
-    searches: FairLimiter = field(default_factory=search_turns)
+    searches: FairLimiter = field(default_factory=search_slots)
     export: Export = field(default_factory=Export)
     mcp_calls: RunningCalls = field(default_factory=RunningCalls)
     table_counts: RowCounts[dict[str, int]] = field(init=False)
@@ -175,7 +175,7 @@ class Daemon:
             self.files,
             start_task=lambda task: self.background(task),
             seconds=self.config.search_seconds,
-            reranking=Reranking(reranker_settings(self.config), lambda: search_turn_paused(self)),
+            reranking=Reranking(reranker_settings(self.config), lambda: search_slot_released(self)),
         )
         self.server = Server(
             partial(rpc.answer, self),

@@ -15,7 +15,7 @@ def anyio_backend() -> str:
 
 
 async def hold(limiter: FairLimiter, key: str, order: list[str]) -> None:
-    async with limiter.turn(key):
+    async with limiter.slot(key):
         order.append(key)
         await anyio.lowlevel.checkpoint()
 
@@ -34,7 +34,7 @@ async def test_limiter_lets_no_more_in_than_it_has_slots() -> None:
 
     async def enter() -> None:
         nonlocal inside, most
-        async with limiter.turn("a"):
+        async with limiter.slot("a"):
             inside += 1
             most = max(most, inside)
             await anyio.sleep(0)
@@ -48,7 +48,7 @@ async def test_limiter_lets_no_more_in_than_it_has_slots() -> None:
 
 async def test_limiter_refuses_when_too_many_wait() -> None:
     limiter = FairLimiter("calls", 1, 2)
-    async with anyio.create_task_group() as tasks, limiter.turn("a"):
+    async with anyio.create_task_group() as tasks, limiter.slot("a"):
         tasks.start_soon(hold, limiter, "b", [])
         tasks.start_soon(hold, limiter, "b", [])
         await anyio.lowlevel.checkpoint()
@@ -59,7 +59,7 @@ async def test_limiter_refuses_when_too_many_wait() -> None:
 async def test_limiter_forgets_who_was_cancelled() -> None:
     limiter = FairLimiter("calls", 1, 100)
     order: list[str] = []
-    async with anyio.create_task_group() as tasks, limiter.turn("a"):
+    async with anyio.create_task_group() as tasks, limiter.slot("a"):
         async with anyio.create_task_group() as others:
             others.start_soon(hold, limiter, "b", order)
             others.start_soon(hold, limiter, "b", order)
@@ -73,7 +73,7 @@ async def test_limiter_forgets_who_was_cancelled() -> None:
 async def test_limiter_lets_others_in_while_a_turn_is_paused() -> None:
     limiter = FairLimiter("calls", 1, 1)
     order: list[str] = []
-    async with anyio.create_task_group() as tasks, limiter.turn("a"):
+    async with anyio.create_task_group() as tasks, limiter.slot("a"):
         tasks.start_soon(hold, limiter, "b", order)
         await anyio.lowlevel.checkpoint()
         async with limiter.pause("a"):
@@ -89,9 +89,9 @@ async def test_limiter_has_all_its_slots_after_a_paused_turn_was_cancelled() -> 
     limiter = FairLimiter("calls", 1, 1)
     order: list[str] = []
     with anyio.move_on_after(0):
-        async with limiter.turn("a"), limiter.pause("a"):
+        async with limiter.slot("a"), limiter.pause("a"):
             await anyio.sleep_forever()
-    async with anyio.create_task_group() as tasks, limiter.turn("b"):
+    async with anyio.create_task_group() as tasks, limiter.slot("b"):
         tasks.start_soon(hold, limiter, "c", order)
         await anyio.wait_all_tasks_blocked()
         assert order == []

@@ -55,7 +55,7 @@ class QueryPool:
     """Runs statements, a few at a time, in processes of their own."""
 
     def __init__(self) -> None:
-        self._turns = FairLimiter("queries", MAX_PROCESSES, MAX_WAITING)
+        self._slots = FairLimiter("queries", MAX_PROCESSES, MAX_WAITING)
         self._idle: list[_Process] = []
 
     async def query(self, task: Task, connection: object) -> msgspec.Raw:
@@ -63,7 +63,7 @@ class QueryPool:
 
         Callers wait for a free process in turns by `connection`; raises Overloaded when too many wait.
         """
-        async with self._turns.turn(connection):
+        async with self._slots.slot(connection):
             answer = await self._ask(task)
         if isinstance(answer, Result):
             return msgspec.Raw(answer.json)

@@ -22,7 +22,7 @@ from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.store import SELECT_CHUNK
 from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.search.plan import Page, SearchOutcome, SearchPlan
 from clankersd.search.rows import ChunkRow, RowQuery
 from clankersd.wire.rpc import handles
@@ -69,7 +69,7 @@ _ROWS = RowQuery(
 
 
 @handles(ChunkSearch)
-@takes_search_turn
+@takes_search_slot
 async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
     engine = daemon.search_engine
     plan = SearchPlan(
@@ -86,7 +86,7 @@ async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
 
 
 @handles(ChunkSearchKeyword)
-@takes_search_turn
+@takes_search_slot
 async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) -> ChunksFound:
     engine = daemon.search_engine
     plan = SearchPlan(

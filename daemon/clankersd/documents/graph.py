@@ -20,7 +20,7 @@ from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.documents.edges import TraversalLimits, traverse
 from clankersd.redaction.engine import count_redactions, without_secrets
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
@@ -150,7 +150,7 @@ def _delete_edges(db: Db, select: str, params: dict[str, Any], dry_run: bool) ->
 
 
 @handles(GraphTraverse)
-@takes_search_turn
+@takes_search_slot
 async def traverse_graph(daemon: "Daemon", request: GraphTraverse) -> list[Reached]:
     relations = None if request.relations is None else tuple(request.relations)
     limits = TraversalLimits(request.hops, request.decay, request.direction, relations)

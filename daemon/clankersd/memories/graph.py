@@ -23,7 +23,7 @@ from clankersd.memories.relations import HOLDS, KNOWN_AS_OF, OF_TYPES
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import AS_OF, CURRENT, SELECT_MEMORIES, MemoryRow, find_memory, to_memories
 from clankersd.search.filters import Criteria
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.search.vector import PENDING_SECONDS
 from clankersd.wire.rpc import handles
 
@@ -255,7 +255,7 @@ def _to_graph_nodes(
 
 
 @handles(MemoryRelated)
-@takes_search_turn
+@takes_search_slot
 async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Related]:
     await daemon.queue.finish_pending(PENDING_SECONDS)
     live = daemon.index.live if daemon.store.vec.version else None

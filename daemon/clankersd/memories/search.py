@@ -13,7 +13,7 @@ from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, to_memories
 from clankersd.search.filters import Criteria, Visibility
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.search.plan import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.rows import RowQuery
 from clankersd.wire.rpc import handles
@@ -29,7 +29,7 @@ _CHUNK_IDS = """
 
 
 @handles(MemorySearch)
-@takes_search_turn
+@takes_search_slot
 async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
     outcome = await _run(daemon, request)
     return MemoryHits(

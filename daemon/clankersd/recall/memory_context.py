@@ -15,7 +15,7 @@ from clankersd.recall.sources import (
     prompt_query,
     strongest_memories,
 )
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @handles(MemoryContext)
-@takes_search_turn
+@takes_search_slot
 async def memory_context(daemon: "Daemon", request: MemoryContext) -> Context:
     limit = request.limit or (MAX_STRONGEST_MEMORIES if request.query is None else MAX_MATCHING_MEMORIES)
     candidates = limit + len(request.exclude)

@@ -39,7 +39,7 @@ from clankersd.recall.sources import (
     strongest_memories,
 )
 from clankersd.search.engine import SearchEngine
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Target:
 
 
 @handles(RecallHook)
-@takes_search_turn
+@takes_search_slot
 async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     at = find_occasion(request.harness, request.event)
     if at is None:
@@ -124,7 +124,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
 
 
 @handles(RecallPreview)
-@takes_search_turn
+@takes_search_slot
 async def recall_preview(daemon: "Daemon", request: RecallPreview) -> Recall:
     session = request.session_id or ""
     at = Occasion(request.harness, request.kind, session, request.project, request.query or "", request.kind)

@@ -20,33 +20,33 @@ MAX_SEARCHES = 1
 
 MAX_WAITING = 1000
 
-_has_turn: ContextVar[bool] = ContextVar("has_turn", default=False)
+_has_slot: ContextVar[bool] = ContextVar("has_slot", default=False)
 
 
-def search_turns() -> FairLimiter:
+def search_slots() -> FairLimiter:
     """Return the limiter that all searches share."""
     return FairLimiter("searches", MAX_SEARCHES, MAX_WAITING)
 
 
 @asynccontextmanager
-async def search_turn_paused(daemon: "Daemon") -> AsyncIterator[None]:
+async def search_slot_released(daemon: "Daemon") -> AsyncIterator[None]:
     """Let others search while the block waits for something outside the daemon."""
-    if not _has_turn.get():
+    if not _has_slot.get():
         yield
         return
     async with daemon.searches.pause(current_connection.get()):
         yield
 
 
-def takes_search_turn(handler: "Callable[[Daemon, R], Awaitable[T]]") -> "Callable[[Daemon, R], Awaitable[T]]":
-    """Make a handler wait for the turn of its connection."""
+def takes_search_slot(handler: "Callable[[Daemon, R], Awaitable[T]]") -> "Callable[[Daemon, R], Awaitable[T]]":
+    """Make a handler wait for a slot; connections are served round robin."""
 
     @wraps(handler)
     async def limited(daemon: "Daemon", request: R) -> T:
-        if _has_turn.get():  # a search within another search
+        if _has_slot.get():  # a search within another search
             return await handler(daemon, request)
-        async with daemon.searches.turn(current_connection.get()):
-            _has_turn.set(True)
+        async with daemon.searches.slot(current_connection.get()):
+            _has_slot.set(True)
             return await handler(daemon, request)
 
     return limited

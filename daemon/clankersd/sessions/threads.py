@@ -32,7 +32,7 @@ from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.projects import IN_PROJECT, find_project_id, require_project_id
 from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.search.near_duplicates import MAX_COMPARED_CHARACTERS
 from clankersd.search.plan import Page, SearchPlan
 from clankersd.search.rows import END_CHARACTERS, ChunkRow, RowQuery
@@ -187,7 +187,7 @@ _FOUND_ROWS = RowQuery(
 
 
 @handles(MessageSearch)
-@takes_search_turn
+@takes_search_slot
 async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMessages:
     engine = daemon.search_engine
     criteria = Criteria(

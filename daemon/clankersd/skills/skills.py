@@ -38,7 +38,7 @@ from clankersd.index.chunks import Owner, replace_chunks
 from clankersd.index.index import Index, chunk_inline
 from clankersd.redaction.engine import count_redactions, refuse_secret, without_secrets
 from clankersd.search.filters import NO_MEMORIES, Criteria
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.search.plan import Page, SearchPlan
 from clankersd.search.rows import CHUNK_ROWS
 from clankersd.skills import skill_md
@@ -154,7 +154,7 @@ async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
 
 
 @handles(SkillSearch)
-@takes_search_turn
+@takes_search_slot
 async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
     engine = daemon.search_engine
     chunk_filter = engine.build_filter(Criteria(sources=["skills"]), NO_MEMORIES)

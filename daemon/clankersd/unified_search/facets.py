@@ -11,7 +11,7 @@ from clankersd import clock
 from clankersd.db import Store
 from clankersd.index.tokenize import describe_dropped_words, query_words
 from clankersd.search.filters import ChunkFilter
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.unified_search.search import find_visible_chunks
 from clankersd.wire.rpc import handles
 
@@ -37,7 +37,7 @@ _Count = tuple[str, str | None, str | None, int, int]
 
 
 @handles(SearchFacets)
-@takes_search_turn
+@takes_search_slot
 async def search_facets(daemon: "Daemon", request: SearchFacets) -> Facets:
     selection = Search(
         query=request.query,

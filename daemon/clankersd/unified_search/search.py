@@ -13,7 +13,7 @@ from clankersd.memories.scopes import AllowedScopes, allowed_scopes, needs_looku
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.search.engine import SearchEngine
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, Visibility, resolve_projects
-from clankersd.search.limiter import takes_search_turn
+from clankersd.search.limiter import takes_search_slot
 from clankersd.search.plan import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.ranking import Candidate
 from clankersd.search.rows import RowQuery
@@ -63,7 +63,7 @@ class HitRow(MemoryChunkRow):
 
 
 @handles(Search)
-@takes_search_turn
+@takes_search_slot
 async def search(daemon: "Daemon", request: Search) -> SearchResult:
     engine = daemon.search_engine
     now = clock.now()

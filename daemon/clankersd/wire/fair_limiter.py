@@ -1,4 +1,4 @@
-"""Limit concurrency; waiting callers take turns by connection."""
+"""Limit concurrency; waiting callers are served round robin by connection."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from clankers_protocol.errors import Overloaded
 
 
 class FairLimiter:
-    """A semaphore whose waiters are served round robin by key, so that asking more often gives no more turns."""
+    """A semaphore whose waiters are served round robin by key, so that asking more often gives no more slots."""
 
     def __init__(self, noun: str, slots: int, max_waiting: int) -> None:
         self._noun = noun
@@ -21,11 +21,11 @@ class FairLimiter:
 
     @property
     def waiting(self) -> int:
-        """Number of callers that wait for their turn."""
+        """Number of callers that wait for a slot."""
         return sum(map(len, self._waiting.values()))
 
     @asynccontextmanager
-    async def turn(self, key: object) -> AsyncIterator[None]:
+    async def slot(self, key: object) -> AsyncIterator[None]:
         """Hold a slot inside the block; raises Overloaded when too many wait already."""
         await self._acquire(key)
         try:
@@ -35,12 +35,12 @@ class FairLimiter:
 
     @asynccontextmanager
     async def pause(self, key: object) -> AsyncIterator[None]:
-        """Release the slot of this turn while the block waits for something else, and take one again after it."""
+        """Release the slot while the block waits for something else, and take one again after it."""
         self._release()
         try:
             yield
         finally:
-            with anyio.CancelScope(shield=True):  # the turn around this releases what it holds
+            with anyio.CancelScope(shield=True):  # the block around this one releases what it holds
                 await self._wait(key)
 
     async def _acquire(self, key: object) -> None:
