@@ -1,4 +1,4 @@
-"""Lookup of a query's terms: the chunks of the scope, whether their places are in memory or in the database."""
+"""Lookup of a query's terms: the eligible chunks, whether their places are in memory or in the database."""
 
 import contextlib
 import threading
@@ -11,11 +11,12 @@ import numpy
 import pytest
 
 from clankersd.db import Db, Store
-from clankersd.search import chunk_table, keyword, scope, term_index
+from clankersd.search import chunk_selection, chunk_table, eligible_chunks, keyword, term_index
+from clankersd.search.chunk_selection import rarest_matches
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
-from clankersd.search.keyword import KeywordLookup, KeywordMatches, rarest_matches
-from clankersd.search.scope import Term, TermMatches
-from clankersd.search.term_index import Postings, TermIndex
+from clankersd.search.keyword import KeywordLookup
+from clankersd.search.keyword_matches import KeywordMatches
+from clankersd.search.term_index import Postings, Term, TermIndex, TermMatches
 
 SCHEMA = """
     CREATE TABLE projects (id TEXT, number INTEGER);
@@ -87,11 +88,11 @@ def test_lookup_of_more_matches_than_are_scored_says_so_and_scores_the_rarest(
     db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     assert look_up(db, "alpha gamma", everything()).limits == []
-    monkeypatch.setattr(keyword, "MAX_SCORED_CHUNKS", 3)
+    monkeypatch.setattr(chunk_selection, "MAX_SCORED_CHUNKS", 3)
     found = look_up(db, "alpha gamma", everything())
     assert found.places.chunks.tolist() == [3, 4, 6], "both words, the rarer word, and the newest of the rest"
     assert found.limits == ["of at least 5 chunks with a word of the query the best 3 were ranked"]
-    for module in (keyword, term_index, chunk_table):
+    for module in (chunk_selection, term_index, chunk_table):
         monkeypatch.setattr(module, "numpy_if_available", lambda: None)
     assert look_up(db, "alpha gamma", everything()).limits == found.limits
 
@@ -117,7 +118,7 @@ def test_lookup_goes_on_until_enough_words_occur_in_the_scope(db: Db, monkeypatc
 def test_lookup_with_a_filter_that_passes_too_many_chunks_to_list_says_so(
     db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(scope, "MAX_LISTED_SCOPE", 2)
+    monkeypatch.setattr(eligible_chunks, "MAX_LISTED_CHUNKS", 2)
     found = look_up(db, "alpha gamma", of_project().restrict("chunks.turn > 0"))
     assert found.limits == ["more than 2 chunks pass the filter, so that words were looked up in the whole store"]
     assert list(found.places.chunks) == [1, 3]
@@ -142,9 +143,9 @@ def test_frequent_terms_that_are_looked_up_in_contenders_only_choose_the_same_ch
         chunks = numpy.flatnonzero(chance.random(size) < share).astype(numpy.int32)
         terms.append(TermMatches(Term("word", (), len(chunks), size), Postings(chunks)))
     terms = [one for one in terms if len(one.chunks)]
-    monkeypatch.setattr(keyword, "MAX_SCORED_CHUNKS", 200)
+    monkeypatch.setattr(chunk_selection, "MAX_SCORED_CHUNKS", 200)
     everything, count = rarest_matches(terms, size)
-    monkeypatch.setattr(keyword, "MIN_SKIPPED_FREQUENCY", 0)
+    monkeypatch.setattr(chunk_selection, "MIN_SKIPPED_FREQUENCY", 0)
     chosen, at_least = rarest_matches(terms, size)
     assert chosen.tolist() == everything.tolist()
     assert len(chosen) < at_least <= count
@@ -196,7 +197,7 @@ def count_slices(db: Db, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_slice_ends_early_while_a_commit_waits(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_slices(db, monkeypatch) == 1
     db.waiting_commits = ["a commit"]
-    # The scope, three words, the order of their terms, three lookups, the best chunks and their places.
+    # The eligible chunks, three words, the order of their terms, three lookups, the best chunks and their places.
     assert count_slices(db, monkeypatch) == 10
 
 

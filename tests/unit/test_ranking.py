@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK
 from clankersd.index.tokenize import MAX_QUERY_CHARS, WORD
 from clankersd.search import near_duplicates, ranking
-from clankersd.search.keyword import KeywordMatches, Places
+from clankersd.search.keyword_matches import KeywordMatches, Places
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
@@ -33,9 +33,8 @@ from clankersd.search.ranking import (
     rank,
 )
 from clankersd.search.rows import ChunkRow
-from clankersd.search.scope import Term, TermMatches
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers, find_speakers, possible_names, without_names
-from clankersd.search.term_index import Postings, Spelling
+from clankersd.search.term_index import Postings, Spelling, Term, TermMatches
 from clankersd.search.turn_scoring import (
     FADE_TOKENS,
     OPENING_OFFSETS,

@@ -33,7 +33,8 @@ from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_
 from clankersd.search.column_ranking import ColumnRanking
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
 from clankersd.search.fusion import Fusion
-from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup, KeywordMatches
+from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup
+from clankersd.search.keyword_matches import KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.plan import MAX_NEIGHBOURS, ScoredPath, SearchOutcome, SearchPlan
 from clankersd.search.ranking import (

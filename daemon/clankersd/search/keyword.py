@@ -1,15 +1,14 @@
-"""Keyword search: look up where the terms of a query occur within the scope that is searched.
+"""Keyword search: look up where the terms of a query occur in the eligible chunks.
 
-Frequencies count in the scope, not in the whole index, so that a project is searched as well in a large store as alone.
+Frequencies count in these, not in the whole index, so that a project is searched as well in a large store as alone.
 Ids and places come from SQLite as JSON arrays: a row for each would take ten times as long.
 """
 
 import json
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
@@ -17,36 +16,27 @@ import apsw
 from msgspec.json import decode as decode_json
 
 from clankersd.db import Db, Store
-from clankersd.db.commit_priority import yield_core
 from clankersd.db.engine import CHUNK_TEXT
-from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
+from clankersd.search.chunk_selection import rarest_matches
 from clankersd.search.chunk_table import ChunkColumns, ChunkTable
 from clankersd.search.closeness import is_rare_name, word_weight
+from clankersd.search.eligible_chunks import EligibleChunks
 from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
-from clankersd.search.scope import Scope, Term, TermMatches
+from clankersd.search.keyword_matches import KeywordMatches, Places
 from clankersd.search.speakers import MAX_NAME_CHARACTERS, begins_with_name
-from clankersd.search.term_index import MAX_LOCATED_FREQUENCY, Postings, Spelling, TermIndex
+from clankersd.search.term_index import MAX_LOCATED_FREQUENCY, Postings, Spelling, Term, TermIndex, TermMatches
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS, OTHER_SPELLINGS
 
 MAX_TERMS = 16
-"""Terms that are scored: the rarest ones that occur in the scope."""
+"""Terms that are scored: the rarest ones that occur in eligible chunks."""
 
 MAX_LOOKUPS = 32
-"""Terms that are looked up to find them: one that is rare in the store may be absent from the scope."""
-
-MAX_SCORED_CHUNKS = 2_000
-"""Chunks whose place in a conversation is looked up: those with the most and rarest terms."""
-
-RARITY_STEPS = 64
-"""Precision of the sum of inverse document frequencies that chooses them."""
-
-MIN_SKIPPED_FREQUENCY = 20_000
-"""A term in fewer chunks is added up for all of them, without asking whether only some of them matter."""
+"""Terms that are looked up to find them: one that is rare in the store may be absent from the eligible chunks."""
 
 MIN_PREFIXED_MESSAGES = 20
 MIN_PREFIXED_SHARE = 0.5
-"""Messages in the scope that begin with a word, and their share of all with it, from which on it is a prefix: others
+"""Eligible messages that begin with a word, and their share of all with it, from which on it is a prefix: others
 mention the name of a speaker as well, and a few messages begin with any word."""
 
 SAMPLED_PREFIXES = 20
@@ -55,7 +45,7 @@ MIN_NAME_SHARE = 0.8
 of a speaker: prompts begin with "Fix" or "Please", and the index has no punctuation."""
 
 MAX_SCOPE_SHARE = 0.9
-"""Share of the scope above which messages with a prefix cannot be told from others by it."""
+"""Share of the eligible chunks above which messages with a prefix cannot be told from others by it."""
 
 CHUNKS_PER_SLICE = 1_000
 SLICE_SECONDS = 0.003
@@ -85,76 +75,6 @@ _BEGINNINGS = f"""
 """
 
 
-@dataclass
-class Places:
-    """Places of chunks in conversations, as columns in the order of the chunks: thousands of rows would take longer.
-
-    Sessions are numbered from 1 on: `session_numbers` and `session_ids` translate. A chunk outside a conversation has
-    the session 0 or the turn -1. The columns are arrays of numpy if they come from memory, else lists.
-    """
-
-    chunks: Any = field(default_factory=list)
-    sessions: Any = field(default_factory=list)
-    turns: Any = field(default_factory=list)
-    tokens: Any = field(default_factory=list)
-    session_numbers: dict[str, int] = field(default_factory=dict)
-    session_ids: list[str] = field(default_factory=lambda: [""])
-
-    def add(self, chunks: list[int], sessions: list[str], turns: list[int], tokens: list[int]) -> None:
-        """Add columns of the database; an empty session is none."""
-        for session in sessions:
-            if session and session not in self.session_numbers:
-                self.session_numbers[session] = len(self.session_ids)
-                self.session_ids.append(session)
-        self.chunks += chunks
-        self.sessions += [self.session_numbers.get(session, 0) for session in sessions]
-        self.turns += turns
-        self.tokens += tokens
-
-
-@dataclass
-class KeywordMatches:
-    """Matches by term, in the order of the query, and the places of the best chunks with any of them.
-
-    `weights` has every stem of the query, known or not; `rare_names` those that hardly any chunk contains. `limits`
-    state what was left out because there is so much; `problem` is the reason why the search is incomplete otherwise.
-    """
-
-    terms: list[TermMatches] = field(default_factory=list)
-    places: Places = field(default_factory=Places)
-    stems: set[str] = field(default_factory=set)
-    weights: dict[str, float] = field(default_factory=dict)
-    rare_names: set[str] = field(default_factory=set)
-    limits: list[str] = field(default_factory=list)
-    problem: str | None = None
-
-    def indexed_coverage(self, chunk: int) -> float:
-        """Return the weighted share of the query's words by which the index finds a chunk, be it in the header."""
-        found = 0.0
-        for one in self.terms:
-            if one.postings.find([chunk]):
-                found += max(self.weights.get(spelling.stem, 0.0) for spelling in one.term.spellings)
-        total = sum(self.weights.values())
-        return min(1.0, found / total) if total else 0.0
-
-    def chunks_with_phrase(self, phrase: str, chunks: Any) -> Any:
-        """Return those of the chunks, an array or a list, that can have a phrase of the query word for word, in order.
-
-        Its first and last word may be parts of words in the text; all others occur as they are.
-        """
-        words = set(query_words(phrase))
-        for one in [one for one in self.terms if one.term.word in words][1:-1]:
-            chunks = one.postings.find(chunks)
-        return chunks
-
-    def chunks_with_words(self, phrase: str, chunks: list[int]) -> list[int]:
-        """Return those of the chunks that have every word of a phrase of the query, in order."""
-        words = set(query_words(phrase))
-        for one in [one for one in self.terms if one.term.word in words]:
-            chunks = one.postings.find(chunks)
-        return chunks
-
-
 class FirstRead(Protocol):
     """A read that another task needs: it is done in the first trip to the connection's thread."""
 
@@ -176,7 +96,7 @@ class KeywordLookup:
         self._words = query_words(query)
         self._index = index
         self._filter = chunk_filter
-        self._scope: Scope | None = None
+        self._eligible: EligibleChunks | None = None
         self._unknown: deque[str] | None = None
         self._known: dict[str, Term] = {}
         self._stems: set[str] = set()
@@ -210,25 +130,25 @@ class KeywordLookup:
             await store.read_for_search(self.run_slice, seconds)
 
     def find_prefixes(self, db: Db, words: Iterable[str]) -> dict[str, Any]:
-        """Return those of the words that are prefixes of messages, each with the chunks of these messages in the scope.
+        """Return those of the words that are prefixes of messages, each with the eligible chunks of these messages.
 
         A prefix is followed by a colon. Nothing is found as long as not all chunks are in memory.
         """
-        self._scope = scope = self._scope or Scope.find(db, self._filter, self._index.chunks)
-        if scope.table is None or scope.table.columns is None:
+        self._eligible = eligible = self._eligible or EligibleChunks.find(db, self._filter, self._index.chunks)
+        if eligible.table is None or eligible.table.columns is None:
             return {}
-        turns, tokenize = scope.table.columns.turns, db.engine.tokenizer(db)
-        size = scope.last if scope.size is None else scope.size
+        turns, tokenize = eligible.table.columns.turns, db.engine.tokenizer(db)
+        size = eligible.last if eligible.size is None else eligible.size
         found: dict[str, Any] = {}
         for word in words:
             for spelling in _spellings(tokenize, word)[:1]:
                 frequency = self._frequency(db, spelling.stem)
                 if not MIN_PREFIXED_MESSAGES <= frequency <= MAX_LOCATED_FREQUENCY:
                     continue
-                postings = self._index.occurrences.read(db, spelling, frequency, scope.last, scope.changes)
+                postings = self._index.occurrences.read(db, spelling, frequency, eligible.last, eligible.changes)
                 if postings is None or postings.offsets is None:
                     continue
-                matches = scope.select(Term(word, (spelling,), frequency, scope.last), postings)
+                matches = eligible.select(Term(word, (spelling,), frequency, eligible.last), postings)
                 starts = postings.starts[:-1] if matches.positions is None else postings.starts[matches.positions]
                 chunks = matches.chunks[postings.offsets[starts] == 0]
                 chunks = chunks[turns[chunks] >= 0]
@@ -242,8 +162,8 @@ class KeywordLookup:
         began = time.monotonic()
         seconds = 0.0
         while not self.is_done and seconds < (BRIEF_SLICE_SECONDS if db.waiting_commits else SLICE_SECONDS):
-            if self._scope is None:
-                self._scope = Scope.find(db, self._filter, self._index.chunks)
+            if self._eligible is None:
+                self._eligible = EligibleChunks.find(db, self._filter, self._index.chunks)
             elif self._terms is None:
                 self._find_terms(db)
             elif not self._is_looked_up:
@@ -289,8 +209,8 @@ class KeywordLookup:
     def _find_terms_of(self, db: Db, word: str) -> None:
         """Find the terms of a word that occur anywhere, each with its other spellings."""
         tokenize = db.engine.tokenizer(db)
-        assert self._scope is not None
-        chunk_count = self._scope.chunk_count
+        assert self._eligible is not None
+        chunk_count = self._eligible.chunk_count
         for spelling in _spellings(tokenize, word):
             frequency = self._frequency(db, spelling.stem)
             generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
@@ -310,22 +230,23 @@ class KeywordLookup:
                 self._stems.update(one.stem for one in spellings)
 
     def _frequency(self, db: Db, stem: str) -> int:
-        scope = self._scope
-        assert scope is not None
-        cached = self._index.occurrences.count(stem, scope.last, scope.changes)
-        return self._index.frequencies.get(db, stem, scope.chunk_count) if cached is None else cached
+        eligible = self._eligible
+        assert eligible is not None
+        cached = self._index.occurrences.count(stem, eligible.last, eligible.changes)
+        return self._index.frequencies.get(db, stem, eligible.chunk_count) if cached is None else cached
 
     def _look_up(self, db: Db, position: int, term: Term) -> bool:
         """Look up a term, or a part of it; return True once all of it is."""
-        scope = self._scope
-        assert scope is not None
+        eligible = self._eligible
+        assert eligible is not None
         by_spelling = [
-            self._index.occurrences.read(db, one, term.frequency, scope.last, scope.changes) for one in term.spellings
+            self._index.occurrences.read(db, one, term.frequency, eligible.last, eligible.changes)
+            for one in term.spellings
         ]
         complete = [postings for postings in by_spelling if postings is not None]
         if len(complete) < len(by_spelling):
             return False
-        found = scope.select(term, Postings.merge(complete))
+        found = eligible.select(term, Postings.merge(complete))
         if found.term.frequency:
             self._found[position] = found
         return True
@@ -333,19 +254,19 @@ class KeywordLookup:
     def _best_chunks(self) -> deque[Any]:
         """Choose the chunks to be scored, in slices if their places are not in memory."""
         self.matches.terms = [self._found[position] for position in sorted(self._found)]
-        scope = self._scope
-        assert scope is not None
-        if scope.note:
-            self.matches.limits.append(scope.note)
+        eligible = self._eligible
+        assert eligible is not None
+        if eligible.note:
+            self.matches.limits.append(eligible.note)
         if self._terms:
             looked_up = self._term_count - len(self._terms)
-            of_store = "" if scope.size is None else " of the store"
+            of_store = "" if eligible.size is None else " of the store"
             self.matches.limits.append(f"of {self._term_count} words the {looked_up} rarest{of_store} were looked up")
-        chunks, count = rarest_matches(self.matches.terms, scope.last)
+        chunks, count = rarest_matches(self.matches.terms, eligible.last)
         if count > len(chunks):
             best = f"the best {len(chunks):,} were ranked"
             self.matches.limits.append(f"of at least {count:,} chunks with a word of the query {best}")
-        if scope.table is not None:
+        if eligible.table is not None:
             return deque([chunks])
         return deque(chunks[start : start + CHUNKS_PER_SLICE] for start in range(0, len(chunks), CHUNKS_PER_SLICE))
 
@@ -356,26 +277,26 @@ class KeywordLookup:
             return
         self._is_repeated = True
         self._index.occurrences.forget([one.stem for match in self.matches.terms for one in match.term.spellings])
-        self._scope = self._unknown = self._terms = self._chunks = None
+        self._eligible = self._unknown = self._terms = self._chunks = None
         self._known, self._stems, self._found = {}, set(), {}
         self.matches = KeywordMatches()
 
     def _add_places(self, db: Db, chunks: Any) -> None:
-        scope = self._scope
-        assert scope is not None
-        is_listed = scope.size is not None
-        if scope.table is not None and scope.table.columns is not None:
-            columns = scope.table.columns
+        eligible = self._eligible
+        assert eligible is not None
+        is_listed = eligible.size is not None
+        if eligible.table is not None and eligible.table.columns is not None:
+            columns = eligible.table.columns
             if not is_listed:
                 self._deleted_count += int((columns.labels[chunks] == 0).sum())
-                chunks = self._visible(db, chunks, scope.table, columns)
+                chunks = self._visible(db, chunks, eligible.table, columns)
             self.matches.places = Places(
                 chunks,
                 columns.sessions[chunks],
                 columns.turns[chunks],
                 columns.tokens[chunks],
-                scope.table.sessions.by_text,
-                scope.table.sessions.texts,
+                eligible.table.sessions.by_text,
+                eligible.table.sessions.texts,
             )
             return
         condition = "true" if is_listed else self._filter.condition
@@ -401,68 +322,11 @@ class KeywordLookup:
         return chunks
 
 
-def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
-    """Return in order the MAX_SCORED_CHUNKS chunks whose terms are the most and the rarest.
-
-    Return also how many chunks have any term; if there are many, at least how many.
-    """
-    numpy = numpy_if_available()
-    if numpy is None:
-        totals: Counter[int] = Counter()
-        for one in terms:
-            totals.update(dict.fromkeys(one.chunks, one.term.idf))
-        return sorted(chunk for chunk, _ in totals.most_common(MAX_SCORED_CHUNKS)), len(totals)
-    rarity = numpy.zeros(last + 1, numpy.int32)
-    contenders = None
-    steps = [max(1, round(one.term.idf * RARITY_STEPS)) for one in terms]
-    remaining = sum(steps)
-    for one, step in sorted(zip(terms, steps, strict=True), key=lambda pair: len(pair[0].chunks)):
-        yield_core()
-        if len(one.chunks) > MIN_SKIPPED_FREQUENCY:
-            contenders = _find_contenders(rarity, contenders, remaining)
-        if contenders is None:
-            # An index of 32 bits would be converted in small pieces, which takes twice as long.
-            rarity[one.chunks.astype(numpy.intp)] += step
-        else:
-            wanted = contenders.astype(numpy.int32)
-            positions = numpy.minimum(numpy.searchsorted(one.chunks, wanted), len(one.chunks) - 1)
-            rarity[contenders[one.chunks[positions] == wanted]] += step
-        remaining -= step
-    chunks = numpy.flatnonzero(rarity > 0) if contenders is None else contenders
-    count = max([len(chunks), *(len(one.chunks) for one in terms)])
-    if len(chunks) > MAX_SCORED_CHUNKS:
-        rarity = rarity[chunks]
-        as_rare = numpy.cumsum(numpy.bincount(rarity)[::-1])[::-1]  # number of chunks that are at least so rare
-        least = int(numpy.searchsorted(-as_rare, -MAX_SCORED_CHUNKS, side="right")) - 1
-        is_chosen = rarity > least
-        # Of equally good chunks, the newest.
-        newest = numpy.flatnonzero(rarity == least)[numpy.count_nonzero(is_chosen) - MAX_SCORED_CHUNKS :]
-        is_chosen[newest] = True
-        chunks = chunks[is_chosen]
-    return chunks, count
-
-
 def _begin_with_names(db: Db, chunks: Any) -> bool:
     """Return whether chunks, an array, begin with names of speakers, judged by a sample of them."""
     sample = chunks[:: -(-len(chunks) // SAMPLED_PREFIXES)]
     beginnings = [row[0] for row in db.tuples(_BEGINNINGS, {"ids": json.dumps(sample.tolist())})]
     return sum(map(begins_with_name, beginnings)) >= max(1, MIN_NAME_SHARE * len(beginnings))
-
-
-def _find_contenders(rarity: Any, contenders: Any, remaining: int) -> Any:
-    """Return the chunks that can be among the best, of former contenders if there are; None if any chunk can be.
-
-    `rarity` is what each chunk has by the terms so far, `remaining` the most that it can gain by those to come, which
-    are the frequent ones. To look these up in a few thousand chunks is much faster than to add up all of theirs.
-    """
-    import numpy as np
-
-    found = rarity if contenders is None else rarity[contenders]
-    high = found[found > remaining] if contenders is None else found
-    if len(high) < MAX_SCORED_CHUNKS:
-        return contenders
-    least = max(1, np.partition(high, -MAX_SCORED_CHUNKS)[-MAX_SCORED_CHUNKS] - remaining)
-    return np.flatnonzero(found >= least) if contenders is None else contenders[found >= least]
 
 
 def stems_by_word(db: Db, text: str, max_words: int) -> dict[str, str]:

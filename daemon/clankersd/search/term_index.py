@@ -6,9 +6,11 @@ the cache until it is dropped; a search does not find them, because it looks eac
 as no chunk was added, changed or deleted.
 """
 
+import math
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from threading import Lock
 from typing import Any
@@ -17,6 +19,7 @@ from clankersd.db import Db
 from clankersd.db.engine import OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.search.chunk_table import ChunkTable
+from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS
 
 LAST_OFFSET = OFFSETS - 1
 MAX_LOCATED_FREQUENCY = 20_000
@@ -144,6 +147,42 @@ class Spelling:
 
     stem: str
     word: str
+
+
+@dataclass(frozen=True)
+class Term:
+    """A word of the query with its stem and those of its other spellings; frequencies are numbers of chunks.
+
+    `frequency` is that in the whole index until the term has been looked up, and then that in the eligible chunks.
+    """
+
+    word: str
+    spellings: tuple[Spelling, ...]
+    frequency: int
+    chunk_count: int
+
+    @property
+    def idf(self) -> float:
+        """Inverse document frequency, above zero even for a term in every chunk; less for a generic word."""
+        rarity = math.log(1 + (max(0, self.chunk_count - self.frequency) + 0.5) / (self.frequency + 0.5))
+        return rarity * (GENERIC_WEIGHT if self.word in GENERIC_WORDS else 1.0)
+
+
+@dataclass(frozen=True)
+class TermMatches:
+    """A term with its postings, and the positions of the eligible chunks among them, None if all are eligible."""
+
+    term: Term
+    postings: Postings
+    positions: Any = None
+
+    @cached_property
+    def chunks(self) -> Any:
+        if self.positions is None:
+            return self.postings.chunks
+        if numpy_if_available() is None:
+            return [self.postings.chunks[position] for position in self.positions]
+        return self.postings.chunks[self.positions]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.search.chunk_table import TURNS_PER_SESSION, ChunkTable
-from clankersd.search.keyword import KeywordMatches, Places
+from clankersd.search.keyword_matches import KeywordMatches, Places
 from clankersd.search.rows import RankingRow
-from clankersd.search.scope import TermMatches
+from clankersd.search.term_index import TermMatches
 
 if TYPE_CHECKING:
     import numpy as np
