@@ -51,16 +51,16 @@ _CHANGES = "SELECT position, chunk FROM changed_chunks WHERE position > :after O
 
 @dataclass(frozen=True)
 class ChunkColumns:
-    """Arrays by chunk id. Sessions, labels and roles are numbers, 0 for none; a turn of -1 is none.
+    """Arrays by chunk id. Sessions, partitions and roles are numbers, 0 for none; a turn of -1 is none.
 
-    A label is a chunking and a source. Where it is 0, there is no chunk.
+    A partition is a chunking and a source. Where it is 0, there is no chunk.
     """
 
     sessions: Any
     turns: Any
     tokens: Any
     projects: Any
-    labels: Any
+    partitions: Any
     roles: Any
     positions: Any
     created_at: Any
@@ -73,9 +73,9 @@ class ChunkColumns:
         types = (np.int32, np.int32, np.int32, np.int32, np.int16, np.int32, np.int32, np.int64)
         columns = ChunkColumns(*(np.zeros(size, column_type) for column_type in types))
         if old is not None:
-            first = int(np.argmax(old.labels > 0))  # pages that are never written take no memory
+            first = int(np.argmax(old.partitions > 0))  # pages that are never written take no memory
             for name, column in vars(columns).items():
-                column[first : len(old.labels)] = getattr(old, name)[first:]
+                column[first : len(old.partitions)] = getattr(old, name)[first:]
         return columns
 
     def keys(self, chunks: Any) -> Any:
@@ -86,7 +86,7 @@ class ChunkColumns:
         return np.where((sessions > 0) & (turns >= 0), sessions * TURNS_PER_SESSION + turns, -chunks)
 
 
-_ROW_COLUMNS = ("created_at", "sessions", "turns", "positions", "tokens", "roles", "labels")
+_ROW_COLUMNS = ("created_at", "sessions", "turns", "positions", "tokens", "roles", "partitions")
 
 
 class _Numbers:
@@ -193,13 +193,13 @@ class ChunkTable:
         """Return the number of chunks; the highest id is higher after chunks were deleted."""
         import numpy as np
 
-        return 0 if self.columns is None else int(np.count_nonzero(self.columns.labels))
+        return 0 if self.columns is None else int(np.count_nonzero(self.columns.partitions))
 
-    def fitting_labels(self, chunking: int, fits: Callable[[str], bool]) -> Any:
-        """Return an array that is True at the number of each label of this chunking whose source fits."""
+    def partition_mask(self, chunking: int, fits: Callable[[str], bool]) -> Any:
+        """Return an array that is True at the number of each partition of this chunking whose source fits."""
         import numpy as np
 
-        names = [name.partition(" ") for name in self._labels.texts]
+        names = [name.partition(" ") for name in self._partitions.texts]
         return np.array([number == str(chunking) and fits(source) for number, _, source in names], np.bool_)
 
     def existing(self, chunks: list[int]) -> Any:
@@ -207,7 +207,7 @@ class ChunkTable:
         import numpy as np
 
         ids = np.unique(np.array(chunks, np.int64))
-        return ids if self.columns is None else ids[self.columns.labels[ids] > 0]
+        return ids if self.columns is None else ids[self.columns.partitions[ids] > 0]
 
     def of_source(self, chunks: Any, source: str) -> Any:
         """Return an array that tells of each of the chunks, an array, whether it is of this source."""
@@ -215,8 +215,8 @@ class ChunkTable:
 
         if self.columns is None:
             return np.zeros(len(chunks), np.bool_)
-        names = [name.partition(" ")[2] == source for name in self._labels.texts]
-        return np.array(names, np.bool_)[self.columns.labels[chunks]]
+        names = [name.partition(" ")[2] == source for name in self._partitions.texts]
+        return np.array(names, np.bool_)[self.columns.partitions[chunks]]
 
     def chunks_at(self, turns: Any, chunking: int) -> Any:
         """Return for each turn, given by its key, its first chunk of this chunking; 0 for none."""
@@ -225,12 +225,12 @@ class ChunkTable:
         found = np.zeros(len(turns), np.int64)
         columns = self.columns
         if columns is not None:
-            labels = self.fitting_labels(chunking, lambda _: True)
+            partitions = self.partition_mask(chunking, lambda _: True)
             for part in self._turns:
                 if not len(part.keys):
                     continue
                 missing = np.flatnonzero(found == 0)
-                found[missing] = part.find_chunks(turns[missing], lambda chunks: labels[columns.labels[chunks]])
+                found[missing] = part.find_chunks(turns[missing], lambda chunks: partitions[columns.partitions[chunks]])
         return found
 
     def rows(self, chunks: list[int]) -> dict[int, RankingRow]:
@@ -241,10 +241,10 @@ class ChunkTable:
         if columns is None:
             return {}
         ids = np.array(chunks, np.int64)
-        ids = ids[columns.labels[ids] > 0]
+        ids = ids[columns.partitions[ids] > 0]
         arrays = (ids, *(getattr(columns, name)[ids] for name in _ROW_COLUMNS))
         sessions, roles = self.sessions.texts, self.roles.texts
-        sources = [label.partition(" ")[2] for label in self._labels.texts]
+        sources = [name.partition(" ")[2] for name in self._partitions.texts]
         return {
             row[0]: RankingRow(
                 row[0],
@@ -263,7 +263,7 @@ class ChunkTable:
         self.last = 0
         self.is_loaded = self.is_behind = False
         self.columns: ChunkColumns | None = None
-        self.sessions, self._labels, self.roles = _Numbers(), _Numbers(), _Numbers()
+        self.sessions, self._partitions, self.roles = _Numbers(), _Numbers(), _Numbers()
         self._turns: tuple[_Turns, ...] = ()
         self.changes_seen = 0
         """Position up to which the log of changes has been read."""
@@ -273,7 +273,7 @@ class ChunkTable:
         import numpy as np
 
         size = ids[-1] + 1
-        if self.columns is None or len(self.columns.labels) < size:
+        if self.columns is None or len(self.columns.partitions) < size:
             self.columns = ChunkColumns.allocate(max(MIN_CAPACITY, size + size // 4), self.columns)
         chunks = np.array(ids, np.int64)
         self._set(chunks, *texts_and_numbers)
@@ -292,7 +292,7 @@ class ChunkTable:
         turns: list[int],
         tokens: list[int],
         projects: list[int],
-        labels: list[str],
+        partitions: list[str],
         roles: list[str],
         positions: list[int],
         created_at: list[int],
@@ -301,7 +301,7 @@ class ChunkTable:
         assert columns is not None
         columns.sessions[chunks], columns.turns[chunks] = self.sessions.of(sessions), turns
         columns.tokens[chunks], columns.projects[chunks] = tokens, projects
-        columns.labels[chunks], columns.roles[chunks] = self._labels.of(labels), self.roles.of(roles)
+        columns.partitions[chunks], columns.roles[chunks] = self._partitions.of(partitions), self.roles.of(roles)
         columns.positions[chunks], columns.created_at[chunks] = positions, created_at
 
     def _follow_changes(self, db: Db) -> None:
@@ -317,6 +317,6 @@ class ChunkTable:
         chunks = sorted({chunk for _, chunk in changes if chunk <= self.last})
         if chunks and self.columns is not None:
             [row] = db.tuples(_CHANGED_CHUNKS, {"ids": json.dumps(chunks)})
-            self.columns.labels[chunks] = 0
+            self.columns.partitions[chunks] = 0
             self._set(decode_json(row[0], type=list[int]), *map(decode_json, row[1:]))
         self.changes_seen = changes[-1][0]

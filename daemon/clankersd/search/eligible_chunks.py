@@ -95,16 +95,16 @@ def _mask(db: Db, chunk_filter: ChunkFilter, table: ChunkTable, last: int) -> An
     mask = np.zeros(last + 1, np.bool_)
     for test in chunk_filter.label_tests:
         sources = test.sources
-        labels = table.fitting_labels(
+        is_eligible = table.partition_mask(
             chunk_filter.params["chunking"],
             lambda source, sources=sources: source != "memories" and (sources is None or source in sources),  # type: ignore[misc]
         )
-        if not labels.any():
+        if not is_eligible.any():
             continue
         if test.project is None:
-            mask |= labels[columns.labels[: last + 1]]
+            mask |= is_eligible[columns.partitions[: last + 1]]
             continue
         for (number,) in db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project):
             chunks = np.flatnonzero(columns.projects[: last + 1] == number)
-            mask[chunks[labels[columns.labels[chunks]]]] = True
+            mask[chunks[is_eligible[columns.partitions[chunks]]]] = True
     return mask

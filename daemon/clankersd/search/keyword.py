@@ -288,7 +288,7 @@ class KeywordLookup:
         if eligible.table is not None and eligible.table.columns is not None:
             columns = eligible.table.columns
             if not is_listed:
-                self._deleted_count += int((columns.labels[chunks] == 0).sum())
+                self._deleted_count += int((columns.partitions[chunks] == 0).sum())
                 chunks = self._visible(db, chunks, eligible.table, columns)
             self.matches.places = Places(
                 chunks,
@@ -312,9 +312,9 @@ class KeywordLookup:
         import numpy as np
 
         chunking = self._filter.params["chunking"]
-        labels = table.fitting_labels(chunking, self._filter.includes_source)
-        chunks = chunks[labels[columns.labels[chunks]]]
-        is_memory = table.fitting_labels(chunking, "memories".__eq__)[columns.labels[chunks]]
+        is_eligible = table.partition_mask(chunking, self._filter.includes_source)
+        chunks = chunks[is_eligible[columns.partitions[chunks]]]
+        is_memory = table.partition_mask(chunking, "memories".__eq__)[columns.partitions[chunks]]
         if is_memory.any():
             params = self._filter.params | {"near": json.dumps(chunks[is_memory].tolist())}
             visible = [row[0] for row in db.tuples(MATCHING_CHUNKS.format(condition=self._filter.condition), params)]

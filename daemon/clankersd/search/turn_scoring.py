@@ -412,7 +412,7 @@ def smooth_similarities(
 
     columns = table.columns
     assert columns is not None
-    known = np.where(own < len(columns.labels), own, 0)  # a newer chunk has no neighbours yet
+    known = np.where(own < len(columns.partitions), own, 0)  # a newer chunk has no neighbours yet
     keys = columns.keys(known)
     steps = np.array([step for step, _ in _NEARNESS])[:, None]
     turns = columns.turns[known] + steps
