@@ -471,7 +471,7 @@ def test_diversity_ranks_near_duplicates_lower() -> None:
         assert names(search(own, **question)).index("m5") == 5
         varied = search(own, **question, diversity=0.7)
         assert names(varied).index("m5") == 1
-        assert all("likeness" in hit["components"] for hit in varied["hits"])
+        assert all("similarity" in hit["components"] for hit in varied["hits"])
 
 
 def test_neighbour_of_a_match_is_found_after_it() -> None:

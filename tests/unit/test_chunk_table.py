@@ -11,7 +11,8 @@ from clankersd.db import Db, sqlite_engine
 from clankersd.search import chunk_table
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.column_ranking import rank_columns
-from clankersd.search.ranking import raise_phrases, rank
+from clankersd.search.phrases import PhraseMatches, raise_phrases
+from clankersd.search.ranking import rank
 from clankersd.search.speakers import Speakers
 from clankersd.search.turn_scoring import FADE_TOKENS, SIMILARITY_WEIGHTS, smooth_similarities
 
@@ -238,7 +239,7 @@ def test_ranking_by_columns_equals_that_of_rows(db: Db, table: ChunkTable, seed:
             exact = dict.fromkeys(chunks[::5].tolist(), 1.0) | dict.fromkeys(chunks[::7].tolist(), 0.5)
             raise_phrases(exact, expected)
             expected.sort(key=lambda candidate: candidate.sort_key)
-            ranking = ranking.with_phrases(exact)
+            ranking = ranking.with_phrases(PhraseMatches(exact))
         found = ranking.candidates(0, 10) + ranking.candidates(10)
         assert [one.row for one in found] == [one.row for one in expected]
         for one, other in zip(found, expected, strict=True):

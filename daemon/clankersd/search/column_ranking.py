@@ -4,23 +4,20 @@ Candidates are made only of those that are looked at: of some three hundred, a p
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clankersd.search.chunk_table import ChunkTable
+from clankersd.search.phrases import PHRASE_WEIGHT, PhraseMatches
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
     LONG_TOKENS,
-    PHRASE_WEIGHT,
     SHORT_TOKENS,
     TOOL_FACTOR,
     Candidate,
 )
 from clankersd.search.rows import RankingRow
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
-
-NOTHING_SHOWN: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True)
@@ -29,14 +26,14 @@ class ColumnRanking:
 
     There are no vector components if vectors have no weight, no speaker components if the query names nobody, and no
     phrase components if no text has it word for word. A role, a phrase or a cosine is NaN where there is none.
-    `matches` tells which messages have a word of the query themselves: a keyword score may come from a neighbour.
+    `has_term` tells which messages have a term of the query themselves: a keyword score may come from a neighbour.
     """
 
     table: ChunkTable
     chunks: Any
     scores: Any
     keywords: Any
-    matches: Any
+    has_term: Any
     vectors: Any
     speakers: Any
     roles: Any
@@ -51,17 +48,14 @@ class ColumnRanking:
         return bool(self.table.of_source(self.chunks, "memories").any())
 
     def keyword_matches(self) -> Any:
-        """Return the chunks of messages that have a word of the query, best first, as an array."""
-        return self.chunks[self.matches]
+        """Return the chunks of messages that have a term of the query, best first, as an array."""
+        return self.chunks[self.has_term]
 
-    def with_phrases(self, exact: Mapping[int, float], shown: Mapping[int, int] = NOTHING_SHOWN) -> "ColumnRanking":
-        """Return the ranking with raised scores of the chunks that have a phrase of the query, as `raise_phrases`.
-
-        `shown` has the chunks with the phrase that take the place of others of the same message.
-        """
+    def with_phrases(self, phrases: PhraseMatches) -> "ColumnRanking":
+        """Return the ranking with raised scores of the chunks that have a phrase of the query, as `raise_phrases`."""
         import numpy as np
 
-        is_exact = np.isin(self.chunks, np.array(sorted(exact), np.int64))
+        is_exact = np.isin(self.chunks, np.array(sorted(phrases.weights), np.int64))
         columns = self.table.columns
         assert columns is not None
         # The length of an assistant's text does not count against it: the phrase is not in it by chance.
@@ -69,16 +63,21 @@ class ColumnRanking:
         is_tool = columns.roles[self.chunks] == self.table.roles.by_text.get("tool", -1)
         factors: Any = np.where(has_factor, np.where(is_tool, TOOL_FACTOR, 1.0), self.roles)
         scores = np.where(has_factor, np.minimum(1.0, self.scores * factors / self.roles), self.scores)
-        weights = np.array([exact.get(chunk, 0.0) for chunk in self.chunks.tolist()])
+        weights = np.array([phrases.weights.get(chunk, 0.0) for chunk in self.chunks.tolist()])
         scores = (scores + PHRASE_WEIGHT * weights) / (1 + PHRASE_WEIGHT)
         order = _best_first(self.table, self.chunks, scores)
-        components = (self.keywords, self.matches, self.vectors, self.speakers, factors, self.cosines)
-        ordered = [None if column is None else column[order] for column in components]
-        keywords, matches, vectors, speakers, roles, cosines = ordered
-        phrases = np.where(is_exact, weights, np.nan)[order]
-        chunks = np.array([shown.get(chunk, chunk) for chunk in self.chunks[order].tolist()], np.int64)
-        return ColumnRanking(
-            self.table, chunks, scores[order], keywords, matches, vectors, speakers, roles, cosines, phrases
+        chunks = [phrases.shown.get(chunk, chunk) for chunk in self.chunks[order].tolist()]
+        return replace(
+            self,
+            chunks=np.array(chunks, np.int64),
+            scores=scores[order],
+            keywords=self.keywords[order],
+            has_term=self.has_term[order],
+            vectors=None if self.vectors is None else self.vectors[order],
+            speakers=None if self.speakers is None else self.speakers[order],
+            roles=factors[order],
+            cosines=self.cosines[order],
+            phrases=np.where(is_exact, weights, np.nan)[order],
         )
 
     def candidates(self, start: int, end: int | None = None) -> list[Candidate[RankingRow]]:
@@ -89,7 +88,7 @@ class ColumnRanking:
         found = []
         for chunk, is_match, score, keyword, vector, speaker, role, phrase, cosine in zip(
             self.chunks[own].tolist(),
-            self.matches[own].tolist(),
+            self.has_term[own].tolist(),
             *(_listed(column, len(self.chunks[own]), own) for column in columns),
             strict=True,
         ):
@@ -111,7 +110,7 @@ def rank_columns(
     table: ChunkTable,
     chunks: Any,
     keywords: Any,
-    matches: Any,
+    has_term: Any,
     similarities: Any,
     cosines: Any,
     vector_weight: float,
@@ -140,8 +139,9 @@ def rank_columns(
     keys = columns.keys(chunks)
     order = np.lexsort((chunks, -scores, keys))
     starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1])[: len(order)])
-    keywords, matches, vectors, is_known = (
-        np.maximum.reduceat(one[order], starts) if len(order) else one for one in (keywords, matches, vectors, is_known)
+    keywords, has_term, vectors, is_known = (
+        np.maximum.reduceat(one[order], starts) if len(order) else one
+        for one in (keywords, has_term, vectors, is_known)
     )
     chosen = order[starts]
     chunks, roles, cosines = chunks[chosen], roles[chosen], cosines[chosen]
@@ -157,14 +157,14 @@ def rank_columns(
     order = _best_first(table, chunks, scores)
     return ColumnRanking(
         table,
-        chunks[order],
-        scores[order],
-        np.minimum(1.0, keywords / best)[order],
-        matches[order],
-        np.where(is_known, vectors, np.nan)[order] if vector_weight else None,
-        None if speaker is None else speaker[order],
-        factors[order],
-        cosines[order],
+        chunks=chunks[order],
+        scores=scores[order],
+        keywords=np.minimum(1.0, keywords / best)[order],
+        has_term=has_term[order],
+        vectors=np.where(is_known, vectors, np.nan)[order] if vector_weight else None,
+        speakers=None if speaker is None else speaker[order],
+        roles=factors[order],
+        cosines=cosines[order],
     )
 
 

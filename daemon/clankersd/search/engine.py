@@ -4,7 +4,6 @@ A feature describes a search as a `SearchPlan` (what may be found, which columns
 gets a `SearchOutcome`. The engine knows nothing of the features.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, 
 from clankers_protocol.search import Mode
 from clankersd import clock
 from clankersd.db import Db, Store
-from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.paging import encode_cursor
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
@@ -31,38 +29,27 @@ from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import describe_dropped_words
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
 from clankersd.search.column_ranking import ColumnRanking
+from clankersd.search.diversity import diversify
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
 from clankersd.search.fusion import Fusion
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup
 from clankersd.search.keyword_matches import KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
+from clankersd.search.phrases import find_phrases, raise_phrases
 from clankersd.search.plan import MAX_NEIGHBOURS, ScoredPath, SearchOutcome, SearchPlan
-from clankersd.search.ranking import (
-    MAX_WITH_RARE_NAME,
-    Candidate,
-    apply_recency,
-    best_per_group,
-    collapse_duplicates,
-    diversify,
-    find_phrase,
-    phrases_of,
-    raise_phrases,
-)
+from clankersd.search.ranking import Candidate, apply_recency, best_per_group, collapse_duplicates
 from clankersd.search.reranking import Reranking
 from clankersd.search.rows import R, RankingRow, fetch_ranking_rows
 from clankersd.search.speakers import NO_SPEAKERS, Speakers, find_speakers, possible_names, without_names
 from clankersd.search.term_index import TermIndex
-from clankersd.search.turn_scoring import TurnScores, score_turns
+from clankersd.search.turn_scoring import score_turns
 from clankersd.search.vector import PENDING_SECONDS, LabelLookup, QueryVector, VectorMatches, VectorSearch, in_thread_if
-
-MAX_COMPARED = 50
-"""Best candidates whose texts are searched for a phrase of the query."""
 
 MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them. More of the ranking
 become candidates only if they are needed."""
 
-MAX_COMPARED_INLINE = 40
+MAX_DEDUPLICATED_INLINE = 40
 """Candidates up to which duplicates and diversity are computed on the event loop, in less than a millisecond; more in a
 thread."""
 
@@ -73,8 +60,6 @@ CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
 VECTOR_TIMEOUT_NOTE = "time ran out before vectors were compared"
-
-_TEXTS = f"SELECT chunks.id, {CHUNK_TEXT} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value"
 
 _SPEAKS = f"SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {HAS_SPEAKER} AND {{condition}} LIMIT 1"
 
@@ -330,30 +315,30 @@ class SearchEngine:
         if turn_scores:
             run.match_count = len(turn_scores.chunks)
         fusion = Fusion(
-            self._store,
-            self._terms.chunks,
-            self.vectors,
-            plan.filter,
-            run.vectors,
-            turn_scores,
-            plan.pool_size,
-            plan.mode,
-            plan.vector_weight,
-            run.speakers,
+            store=self._store,
+            table=self._terms.chunks,
+            vectors=self.vectors,
+            filter=plan.filter,
+            vector_matches=run.vectors,
+            turn_scores=turn_scores,
+            pool_size=plan.pool_size,
+            mode=plan.mode,
+            vector_weight=plan.vector_weight,
+            speakers=run.speakers,
         )
         ranking = await fusion.rank()
         await self._store.let_events_pass()
-        exact, shown = await self._find_exact(run, ranking, turn_scores)
+        phrases = await find_phrases(self._store, run.query, run.keywords, turn_scores, _keyword_matches(ranking))
         if isinstance(ranking, ColumnRanking):
-            by_column = ranking.with_phrases(exact, shown) if exact else ranking
+            by_column = ranking.with_phrases(phrases) if phrases.weights else ranking
             candidates: list[Candidate[Any]] = by_column.candidates(0, MIN_LOADED_CANDIDATES)
             remaining: ColumnRanking | None = by_column
         else:
             candidates, remaining = list(ranking), None
-            if exact:
-                raise_phrases(exact, candidates)
+            if phrases.weights:
+                raise_phrases(phrases.weights, candidates)
                 candidates.sort(key=lambda candidate: candidate.sort_key)
-                await self._show_parts(run, candidates, shown)
+                await self._show_phrases(run, candidates, phrases.shown)
         reranks = plan.rerank and self.reranking.is_configured
         has_memories = plan.adjust_score is not None and remaining is not None and remaining.has_memories
         if remaining and (reranks or plan.half_life_days or plan.expand or plan.diversity or has_memories):
@@ -368,41 +353,7 @@ class SearchEngine:
             candidates.sort(key=lambda candidate: candidate.sort_key)
         return await self._load_best(plan, candidates, remaining)
 
-    async def _find_exact(
-        self, run: _Run[R], ranking: list[Candidate[RankingRow]] | ColumnRanking, turn_scores: TurnScores | None
-    ) -> tuple[dict[int, float], dict[int, int]]:
-        """Return those of the best candidates whose texts have a phrase of the query word for word, with its weight.
-
-        Return also the chunks that have it instead of the ones that represent their messages, by the latter.
-        """
-        phrases = phrases_of(run.query)
-        if not phrases or turn_scores is None:
-            return {}, {}
-        if isinstance(ranking, ColumnRanking):
-            matches = ranking.keyword_matches()
-        else:
-            matches = [one.row.id for one in ranking if one.is_keyword_match]
-        owners = turn_scores.other_parts(list(map(int, matches[:MAX_COMPARED])))
-        likely = {
-            phrase: list(map(int, run.keywords.chunks_with_phrase(phrase, matches)[:MAX_COMPARED]))
-            + run.keywords.chunks_with_words(phrase, list(owners))[:MAX_COMPARED]
-            for phrase in phrases
-        }
-        params = {"ids": json.dumps(sorted({chunk for chunks in likely.values() for chunk in chunks}))}
-        if not any(likely.values()):
-            return {}, {}
-        texts = dict(await self._store.read_for_search(lambda db: db.tuples(_TEXTS, params)))
-        exact: dict[int, float] = {}
-        shown: dict[int, int] = {}
-        for phrase, chunks in likely.items():
-            found = find_phrase(phrase, {chunk: texts[chunk] for chunk in chunks if chunk in texts})
-            raised = {owners.get(chunk, chunk) for chunk in found}
-            weight = 1.0 if len(raised) <= MAX_WITH_RARE_NAME else phrases[phrase]
-            exact |= {chunk: max(weight, exact.get(chunk, 0.0)) for chunk in raised}
-            shown |= {owners[chunk]: chunk for chunk in sorted(found) if chunk in owners and owners[chunk] not in found}
-        return exact, shown
-
-    async def _show_parts(self, run: _Run[R], candidates: list[Candidate[Any]], shown: dict[int, int]) -> None:
+    async def _show_phrases(self, run: _Run[R], candidates: list[Candidate[Any]], shown: dict[int, int]) -> None:
         """Put the rows of the chunks with a phrase in the place of those that represent their messages."""
         if shown:
             rows = await self._store.read_for_search(lambda db: fetch_ranking_rows(db, shown.values(), run.plan.filter))
@@ -461,7 +412,7 @@ class SearchEngine:
         if not (plan.collapses or plan.diversity):
             return candidates
         await self._store.let_events_pass()
-        return await in_thread_if(len(candidates) > MAX_COMPARED_INLINE, _compare_texts, plan, candidates)
+        return await in_thread_if(len(candidates) > MAX_DEDUPLICATED_INLINE, _compare_texts, plan, candidates)
 
     async def _expand(
         self, plan: SearchPlan[R], candidates: list[Candidate[R]], paths: dict[int, ScoredPath]
@@ -480,12 +431,17 @@ class SearchEngine:
         return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)
 
 
+def _keyword_matches(ranking: list[Candidate[RankingRow]] | ColumnRanking) -> Any:
+    """Return the chunks with a term of the query, best first, as an array or a list."""
+    if isinstance(ranking, ColumnRanking):
+        return ranking.keyword_matches()
+    return [one.row.id for one in ranking if one.is_keyword_match]
+
+
 def _compare_texts(plan: SearchPlan[R], candidates: list[Candidate[R]]) -> list[Candidate[R]]:
     """Collapse duplicates and put different texts first, as the plan says."""
     end = plan.page.offset + plan.page.limit
     if plan.collapses:
-        for candidate in candidates:
-            candidate.duplicates = 0  # they are counted anew when more candidates were fetched
         # Diversity chooses among all candidates, for each page among the same ones.
         wanted = len(candidates) if plan.diversity else end
         candidates = collapse_near_duplicates(collapse_duplicates(candidates), wanted)

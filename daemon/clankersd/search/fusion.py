@@ -36,7 +36,7 @@ class Fusion:
     table: ChunkTable
     vectors: VectorSearch
     filter: ChunkFilter
-    matches: VectorMatches
+    vector_matches: VectorMatches
     turn_scores: TurnScores | None
     pool_size: int
     mode: Mode
@@ -47,12 +47,12 @@ class Fusion:
         """Rank everything that was found, best first: by columns if the table in memory has all of it."""
         found: dict[int, RankingRow] | list[int] = {}
         for _ in range(MAX_REFILLS):
-            nearest = [chunk for chunk, _ in self.matches.nearest]
+            nearest = [chunk for chunk, _ in self.vector_matches.nearest]
             found = await self._fetch(nearest)
             missing = {*nearest}.difference(found)
             if not missing:
                 break
-            await self.vectors.replace_missing(self.matches, missing, self.filter, self.pool_size)
+            await self.vectors.replace_missing(self.vector_matches, missing, self.filter, self.pool_size)
         return await (self._rank_columns(found) if isinstance(found, list) else self._rank_rows(found))
 
     async def _fetch(self, nearest: list[int]) -> dict[int, RankingRow] | list[int]:
@@ -82,30 +82,39 @@ class Fusion:
         import numpy as np
 
         chunks, columns = np.array(found, np.int64), self.table.columns
-        keywords, matches = np.zeros(len(chunks)), np.zeros(len(chunks), np.bool_)
+        keywords, has_term = np.zeros(len(chunks)), np.zeros(len(chunks), np.bool_)
         if self.turn_scores and found and columns is not None:
             keys = columns.keys(chunks)
             keywords = self.turn_scores.scores_of_chunks(chunks, keys)
-            matches = self.turn_scores.matches_of_keys(keys)
-        similarities, cosines = await self.vectors.similarity_columns(self.matches, chunks, self.filter)
+            has_term = self.turn_scores.matches_of_keys(keys)
+        similarities, cosines = await self.vectors.similarity_columns(self.vector_matches, chunks, self.filter)
         await self.store.let_events_pass()
         weight = self._fixed_weight()
         if weight is None:
             scores = dict(zip(found, keywords.tolist(), strict=True))
             known = zip(found, similarities.tolist(), strict=True)
             weight = self._weight_by_agreement(scores, {chunk: one for chunk, one in known if one == one})
-        return rank_columns(self.table, chunks, keywords, matches, similarities, cosines, weight, self.speakers)
+        return rank_columns(
+            self.table,
+            chunks,
+            keywords=keywords,
+            has_term=has_term,
+            similarities=similarities,
+            cosines=cosines,
+            vector_weight=weight,
+            speakers=self.speakers,
+        )
 
     async def _rank_rows(self, rows: dict[int, RankingRow]) -> list[Candidate[RankingRow]]:
         scores = self.turn_scores.scores_of_rows(rows) if self.turn_scores else {}
-        similarities = await self.vectors.similarities(self.matches, list(rows), self.filter)
+        similarities = await self.vectors.similarities(self.vector_matches, list(rows), self.filter)
         weight = self._fixed_weight()
         if weight is None:
             weight = self._weight_by_agreement(scores, similarities)
-        matches = self.turn_scores.matches_of_rows(rows) if self.turn_scores else set()
-        candidates = rank(rows, scores, matches, similarities, weight, self.speakers)
+        with_term = self.turn_scores.matches_of_rows(rows) if self.turn_scores else set()
+        candidates = rank(rows, scores, with_term, similarities, weight, self.speakers)
         for candidate in candidates:
-            candidate.cosine = self.matches.cosines.get(candidate.row.id)
+            candidate.cosine = self.vector_matches.cosines.get(candidate.row.id)
         return sorted(candidates, key=lambda candidate: candidate.sort_key)
 
     def _fixed_weight(self) -> float | None:
@@ -113,7 +122,7 @@ class Fusion:
         if self.mode == "vector":
             return 1.0
         embedder = self.vectors.embedder
-        if embedder is None or not self.matches.nearest:
+        if embedder is None or not self.vector_matches.nearest:
             return 0.0
         if self.vector_weight is not None:
             return self.vector_weight
@@ -122,7 +131,7 @@ class Fusion:
     def _weight_by_agreement(self, scores: dict[int, float], similarities: dict[int, float]) -> float:
         embedder = self.vectors.embedder
         assert embedder is not None
-        in_conversation = self.matches.in_conversation
+        in_conversation = self.vector_matches.in_conversation
         return fusion_weight(embedder.weight, embedder.agreed_weight, scores, similarities, in_conversation)
 
 

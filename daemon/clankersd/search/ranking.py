@@ -1,7 +1,6 @@
 """Ranking: fuse the scores of keyword and vector search into one list, best first."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -9,8 +8,6 @@ from heapq import nsmallest
 from typing import Generic
 
 from clankers_protocol.search import Step
-from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index.tokenize import WORD, compose, searched_part
 from clankersd.search.rows import AnyRow, R, RankingRow
 from clankersd.search.speakers import SPEAKER_WEIGHT, Speakers
 
@@ -23,41 +20,11 @@ TOOL_FACTOR = 0.8
 SHORT_TOKENS, LONG_TOKENS = 50, 150
 """An assistant's text up to the first length counts fully, from the second on by ASSISTANT_FACTOR."""
 
-MIN_PHRASE_WORDS, MAX_PHRASE_CHARACTERS = 3, 1_000
-"""Queries that are looked for as they are written, such as an error message."""
-
-MIN_QUOTED_WORDS = 2
-"""Words of a quotation in the query that is looked for as it is written."""
-
-MAX_WORDS_WITH_NAME = 16
-"""Words of a query in which a name without quotation marks is looked for as it is written. A stack trace has many."""
-
-PHRASE_WEIGHT = 1.0
-"""Weight of having the query or its quotation word for word, beside a weight of 1 for the rest of the score: such a
-text comes before all others."""
-
-NAME_IN_QUESTION, MAX_WITH_RARE_NAME = 0.5, 10
-"""Share of that weight for a name that is not in quotation marks, if more texts have it: then the rest of the question
-matters as well."""
-
 BEGINNING_WORDS = 8
 """Words at the beginning of texts that tell most of them apart."""
 
 COLLAPSED_SOURCES = frozenset({"sessions", "memory", "documents"})
 """Sources whose results are one with a count if they have the same or nearly the same words."""
-
-_PHRASE_ENDS = " \t\r\n.,:;!?\"'`"
-_NAME_ENDS = _PHRASE_ENDS + "[]{}"
-_QUOTED = re.compile(
-    r"""`([^`\n]{2,300})`|"([^"\n]{2,300})"|“([^”\n]{2,300})”|«([^»\n]{2,300})»|(?<!\w)'([^'\n]{2,300})'(?!\w)"""
-)
-# A word with a digit, a sign or a capital after its beginning: E1102, parse_config, config.py, getUser, ECONNREFUSED.
-_IDENTIFIER = re.compile(r"(?=.{4})\S*(?:\w[\d_./:\\()-]|[\w.][A-Z])\S*")
-# What prose has not: parse_config, std::move, close(), app.py, 2.14.3, getUser, --no-verify, E1102.
-_UNQUOTED_NAME = re.compile(
-    r"(?=.{4})(?:\S*(?:\w_\w|::\w|\w\(\)|\w\.[a-zA-Z]\w|\d\.\d+\.\d)\S*"
-    r"|[a-z]+[A-Z]\w*|--[a-zA-Z]\S*|[A-Z]+-?\d{3,}\w*)"
-)
 
 _DAY_MS = 86_400_000
 
@@ -113,14 +80,14 @@ def fusion_weight(
 def rank(
     rows: Mapping[int, AnyRow],
     keyword_scores: dict[int, float],
-    matches: AbstractSet[int],
+    chunks_with_term: AbstractSet[int],
     similarities: dict[int, float],
     vector_weight: float,
     speakers: Speakers,
 ) -> list[Candidate[AnyRow]]:
     """Score every message, file, memory and document chunk between 0 and 1: a weighted mean of both scores, and priors.
 
-    A keyword score may come from a neighbour; `matches` are the chunks of messages that have a word of the query
+    A keyword score may come from a neighbour; `chunks_with_term` are those of messages that have a term of the query
     themselves. Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are
     those of the message: of its chunks, the one that matches best represents it.
     """
@@ -161,7 +128,7 @@ def rank(
         if row.role in ("assistant", "tool"):
             components["role"] = assistant_factor(row) * (TOOL_FACTOR if row.role == "tool" else 1.0)
             score *= components["role"]
-        candidates.append(Candidate(row, score, row.id in matches, components))
+        candidates.append(Candidate(row, score, row.id in chunks_with_term, components))
     highest = max((candidate.score for candidate in candidates), default=0.0)
     if highest > 1:  # a tool call with more words of the query than any message
         for candidate in candidates:
@@ -178,111 +145,12 @@ def assistant_factor(row: RankingRow) -> float:
     return 1 - (1 - ASSISTANT_FACTOR) * share
 
 
-def phrases_of(query: str) -> dict[str, float]:
-    """Return what is to be looked for word for word, in lower case and with single spaces, with its weight up to 1.
-
-    It is the query, if it has several words, and the longest part of it in quotation marks or backticks, if that has
-    two words or looks like an identifier. In a short query without such a part, it is the longest name of a program.
-    """
-    phrases = {}
-    query = compose(query)
-    words = query.split() if len(query) <= 2 * MAX_PHRASE_CHARACTERS else []  # it may have many spaces
-    whole = " ".join(words).lower().strip(_PHRASE_ENDS)
-    if whole.count(" ") + 1 >= MIN_PHRASE_WORDS and len(whole) <= MAX_PHRASE_CHARACTERS:
-        phrases[whole] = 1.0
-    quoted = [match[match.lastindex or 0].strip(_PHRASE_ENDS) for match in _QUOTED.finditer(searched_part(query))]
-    quoted = [part for part in quoted if len(part.split()) >= MIN_QUOTED_WORDS or _IDENTIFIER.fullmatch(part)]
-    weight = 1.0
-    if not quoted and len(words) <= MAX_WORDS_WITH_NAME:
-        is_name = (_IDENTIFIER if len(words) == 1 else _UNQUOTED_NAME).fullmatch
-        quoted = [name for name in (word.strip(_NAME_ENDS) for word in words) if is_name(name)]
-        weight = 1.0 if len(words) == 1 else NAME_IN_QUESTION
-    if quoted:
-        phrases.setdefault(" ".join(max(quoted, key=len).lower().split()), weight)
-    return phrases
-
-
-def find_phrase(phrase: str, texts: Mapping[int, str]) -> set[int]:
-    """Return the chunks whose texts contain the phrase. Case and spacing may differ."""
-    return {chunk for chunk, text in texts.items() if phrase in " ".join(compose(text).lower().split())}
-
-
-def raise_phrases(exact: Mapping[int, float], candidates: list[Candidate[AnyRow]]) -> None:
-    """Raise the scores of the chunks with a phrase by its weight, and scale those of all, so that none is above 1.
-
-    The length of an assistant's text does not count against it, since the phrase is not in it by chance.
-    """
-    for candidate in candidates:
-        if candidate.row.id in exact:
-            if role := candidate.components.get("role"):
-                candidate.components["role"] = TOOL_FACTOR if candidate.row.role == "tool" else 1.0
-                candidate.score = min(1.0, candidate.score * candidate.components["role"] / role)
-            candidate.components["phrase"] = exact[candidate.row.id]
-            candidate.score += PHRASE_WEIGHT * candidate.components["phrase"]
-        candidate.score /= 1 + PHRASE_WEIGHT
-
-
 def apply_recency(candidates: list[Candidate[AnyRow]], now: int, half_life_days: float) -> None:
     """Halve each score for every half-life of the candidate's age."""
     for candidate in candidates:
         age_days = max(0, now - candidate.row.created_at) / _DAY_MS
         candidate.components["recency"] = math.exp(-math.log(2) * age_days / half_life_days)
         candidate.score *= candidate.components["recency"]
-
-
-def diversify(candidates: list[Candidate[R]], diversity: float, wanted: int) -> list[Candidate[R]]:
-    """Order by maximal marginal relevance: each next candidate is good, and unlike those before it.
-
-    Only the first `wanted` are chosen so; the others follow as they are. Which come first does not depend on `wanted`.
-    """
-    words = [set(WORD.findall(one.row.text.lower())) for one in candidates]
-    scores = [one.score for one in candidates]
-    choose = _choose_without_numpy if numpy_if_available() is None else _choose_diverse
-    chosen = choose(words, scores, diversity, min(wanted, len(candidates)))
-    for at, similarity in chosen.items():
-        candidates[at].components["likeness"] = similarity
-    return [candidates[at] for at in chosen] + [one for at, one in enumerate(candidates) if at not in chosen]
-
-
-def _choose_diverse(words: list[set[str]], scores: list[float], diversity: float, wanted: int) -> dict[int, float]:
-    """Return the positions of the chosen texts in order, each with its similarity to those before it.
-
-    Of each word the texts that have it are listed, so that a text is compared with all others by adding up a few lists.
-    """
-    import numpy as np
-
-    texts_by_word: dict[str, list[int]] = {}
-    for number, one in enumerate(words):
-        for word in one:
-            texts_by_word.setdefault(word, []).append(number)
-    arrays = {word: np.array(numbers) for word, numbers in texts_by_word.items()}
-    relevance, sizes = np.array(scores), np.array([len(one) for one in words])
-    similarities, is_left = np.zeros(len(words)), np.ones(len(words), np.bool_)
-    chosen: dict[int, float] = {}
-    while len(chosen) < wanted:
-        value = np.where(is_left, (1 - diversity) * relevance - diversity * similarities, -np.inf)
-        best = np.flatnonzero(value == value.max())
-        at = int(best[np.argmax(relevance[best])])
-        chosen[at], is_left[at] = float(similarities[at]), False
-        if words[at]:
-            shared = np.bincount(np.concatenate([arrays[word] for word in words[at]]), minlength=len(words))
-            similarities = np.maximum(similarities, shared / (sizes + sizes[at] - shared))
-    return chosen
-
-
-def _choose_without_numpy(
-    words: list[set[str]], scores: list[float], diversity: float, wanted: int
-) -> dict[int, float]:  # fmt: skip
-    """Choose the same in plain Python, several times slower."""
-    similarities = [0.0] * len(words)
-    chosen: dict[int, float] = {}
-    while len(chosen) < wanted:
-        left = [at for at in range(len(words)) if at not in chosen]
-        best = max(left, key=lambda at: ((1 - diversity) * scores[at] - diversity * similarities[at], scores[at]))
-        chosen[best] = similarities[best]
-        for at in left:
-            similarities[at] = max(similarities[at], _jaccard(words[at], words[best]))
-    return chosen
 
 
 def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str | None]) -> list[Candidate[R]]:
@@ -326,7 +194,3 @@ def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
                 same.duplicates += 1
                 repeated.add(candidate)
     return [candidate for candidate in candidates if candidate not in repeated]
-
-
-def _jaccard(one: set[str], other: set[str]) -> float:
-    return len(one & other) / len(one | other) if one or other else 0.0
