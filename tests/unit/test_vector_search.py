@@ -15,15 +15,12 @@ from clankersd.embedders.base import Vector
 from clankersd.index.mirror import Mirror
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.filters import ChunkFilter
-from clankersd.search.vector import (
-    MAX_LISTED_CHUNKS,
+from clankersd.search.nearest import MAX_LISTED_CHUNKS, OVERSAMPLING, ScoredChunks, nearest_in_memory
+from clankersd.search.vector_search import (
     MAX_VECTORS_COMPARED_STORED,
-    OVERSAMPLING,
     QueryVector,
-    ScoredChunks,
     VectorMatches,
     VectorSearch,
-    nearest_in_memory,
 )
 
 CHUNKS = 4 * MAX_LISTED_CHUNKS

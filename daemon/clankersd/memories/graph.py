@@ -24,7 +24,7 @@ from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import AS_OF, CURRENT, SELECT_MEMORIES, MemoryRow, find_memory, to_memories
 from clankersd.search.filters import Criteria
 from clankersd.search.limiter import takes_search_slot
-from clankersd.search.vector import PENDING_SECONDS
+from clankersd.search.vector_search import PENDING_SECONDS
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ from clankersd.search.fusion import Fusion
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordLookup
 from clankersd.search.keyword_matches import KeywordMatches
 from clankersd.search.near_duplicates import collapse_near_duplicates
+from clankersd.search.nearest import LabelLookup, in_thread_if
 from clankersd.search.phrases import find_phrases, raise_phrases
 from clankersd.search.plan import MAX_NEIGHBOURS, ScoredPath, SearchOutcome, SearchPlan
 from clankersd.search.ranking import Candidate, apply_recency, best_per_group, collapse_duplicates
@@ -43,7 +44,7 @@ from clankersd.search.rows import R, RankingRow, fetch_ranking_rows
 from clankersd.search.speakers import NO_SPEAKERS, Speakers, find_speakers, possible_names, without_names
 from clankersd.search.term_index import TermIndex
 from clankersd.search.turn_scoring import score_turns
-from clankersd.search.vector import PENDING_SECONDS, LabelLookup, QueryVector, VectorMatches, VectorSearch, in_thread_if
+from clankersd.search.vector_search import PENDING_SECONDS, QueryVector, VectorMatches, VectorSearch
 
 MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them. More of the ranking

@@ -12,7 +12,7 @@ from clankersd.search.ranking import Candidate, fusion_weight, rank
 from clankersd.search.rows import RankingRow, fetch_ranking_rows
 from clankersd.search.speakers import Speakers
 from clankersd.search.turn_scoring import TurnScores
-from clankersd.search.vector import VectorMatches, VectorSearch
+from clankersd.search.vector_search import VectorMatches, VectorSearch
 
 MAX_REFILLS = 4
 """Rounds in which deleted or hidden chunks are replaced by others."""

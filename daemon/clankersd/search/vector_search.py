@@ -3,9 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-import anyio
+from typing import Any
 
 from clankers_protocol.errors import Conflict, InvalidParams
 from clankers_protocol.search import Embedding
@@ -15,14 +13,14 @@ from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
 from clankersd.index.index import Index
-from clankersd.index.mirror import LabelSet, Mirror
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import searched_part
-from clankersd.index.vectors import read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
+from clankersd.search.centres import Centres, from_centre
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.closeness import DEFAULT_BASELINE, Calibration, script_baseline
-from clankersd.search.filters import MATCHING_CHUNKS, NO_MEMORIES, ChunkFilter, Criteria, build_filter
+from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
+from clankersd.search.nearest import LabelLookup, ScoredChunks, nearest_in_memory
 from clankersd.search.turn_scoring import smooth_similarities
 
 PENDING_SECONDS = 0.05
@@ -31,40 +29,12 @@ PENDING_SECONDS = 0.05
 MAX_VECTORS_LOADED_INLINE = 5_000
 """Up to this many vectors are loaded into memory while the search waits; more of them in the background."""
 
-MAX_VECTORS_COMPARED_INLINE = 16_384
-"""More vectors are compared in a thread; these take less than a thread is worth."""
-
-MAX_VECTORS_FILTERED_INLINE = 1 << 18
-"""Of more vectors, those of a project are selected in a thread."""
-
 MAX_VECTORS_COMPARED_STORED = 200_000
 """Vectors up to which those on disk are compared while they are loaded into memory: with a cold file cache, a million
 of them take longer than a search may."""
 
-MAX_LISTED_CHUNKS = 1_000
-"""Up to this many matching chunks are listed and compared. Where there are more, the nearest are checked first."""
-
-OVERSAMPLING = (2, 32)
-"""Oversampling factors tried before falling back to a comparison of every matching chunk."""
-
-MAX_CHECKED_CHUNKS = 65_536
-"""Nearest chunks that are checked at most; instead of more of them, all matching chunks are listed."""
-
 NEAREST_ELSEWHERE = 32
 """Nearest chunks of all projects among which the best one of another project is looked for."""
-
-CENTRE_SAMPLE = 256
-MIN_CENTRE_SAMPLE = 50
-"""Vectors whose mean is the centre of a scope; of fewer the mean would say more about them than about the scope."""
-
-MAX_CENTRE_CANDIDATES = 20_000
-CENTRE_TTL_SECONDS = 60.0
-MAX_CENTRES = 100
-
-ScoredChunks = list[tuple[int, float]]
-"""Ids of chunks with their similarity, most similar first."""
-
-T = TypeVar("T")
 
 _PROJECTS = "SELECT chunks.id, chunks.project FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value"
 _EXISTING = "SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))"
@@ -106,7 +76,7 @@ class VectorSearch:
         self._index = index
         self._queue = queue
         self._start_task = start_task
-        self._means: dict[tuple[Any, ...], tuple[float, Vector | None, int]] = {}
+        self._centres = Centres(store, index)
 
     @property
     def embedder(self) -> Embedder | None:
@@ -148,7 +118,7 @@ class VectorSearch:
         return vector
 
     async def search(
-        self, query: str, chunk_filter: ChunkFilter, k: int, labels: "LabelLookup | None" = None
+        self, query: str, chunk_filter: ChunkFilter, k: int, labels: LabelLookup | None = None
     ) -> VectorMatches:
         """Find the `k` chunks nearest to a query among those that pass the filter.
 
@@ -167,7 +137,7 @@ class VectorSearch:
             return VectorMatches(query=_unavailable(f"too little memory: {error}"))
 
     async def nearest(
-        self, vector: Vector, chunk_filter: ChunkFilter, k: int, labels: "LabelLookup | None" = None
+        self, vector: Vector, chunk_filter: ChunkFilter, k: int, labels: LabelLookup | None = None
     ) -> ScoredChunks:
         """Return the `k` nearest chunks, by the vectors in memory once they are loaded."""
         await self._index.follow()
@@ -221,7 +191,7 @@ class VectorSearch:
             cosines = np.array([nearest.get(chunk, np.nan) for chunk in chunks.tolist()], np.float64)
             lowest = min(nearest.values(), default=np.nan)  # all others are farther away
             return np.where(np.isnan(cosines), lowest, cosines), cosines
-        centre = await self._centre(chunk_filter)
+        centre = await self._centres.find(chunk_filter)
         vector, mirror, live = matches.query.vector, self._index.mirror, self._index.live
         assert vector is not None
         assert mirror is not None
@@ -263,13 +233,13 @@ class VectorSearch:
         live, vector = self._index.live, matches.query.vector
         if vector is None or live is None or live.identity.dims is None:
             return Calibration()
-        centre = await self._centre(chunk_filter)
+        centre = await self._centres.find(chunk_filter)
         baseline = DEFAULT_BASELINE if centre is None else float(centre @ centre)
         everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
         if live.identity.provider == "static":
             baseline = max(baseline, script_baseline(searched_part(query or "")))
         elif centre is None:  # the default is that of the static model
-            baseline = max(baseline, await self._mean_cosine(everything))
+            baseline = max(baseline, await self._centres.mean_cosine(everything))
         if not elsewhere:
             return Calibration(baseline)
         nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
@@ -285,38 +255,6 @@ class VectorSearch:
             cosine for chunk, cosine in nearest if projects.get(chunk) is not None and projects[chunk] not in own
         ]
         return Calibration(baseline, max(of_others, default=None))
-
-    async def _centre(self, chunk_filter: ChunkFilter) -> Vector | None:
-        """Return the mean vector of the chunks that pass the filter, from a sample; None if they are few."""
-        mean, count = await self._mean(chunk_filter)
-        return mean if count >= MIN_CENTRE_SAMPLE else None
-
-    async def _mean_cosine(self, chunk_filter: ChunkFilter) -> float:
-        """Return the mean cosine of two different chunks that pass the filter, however few they are; 0 if it is one."""
-        mean, count = await self._mean(chunk_filter)
-        return 0.0 if mean is None or count < 2 else (count * float(mean @ mean) - 1) / (count - 1)
-
-    async def _mean(self, chunk_filter: ChunkFilter) -> tuple[Vector | None, int]:
-        """Return the mean vector of a sample of the chunks that pass the filter, and the size of the sample, cached."""
-        live = self._index.live
-        assert live is not None
-        params = frozenset(one for one in chunk_filter.params.items() if one[0] != "now")  # or no key occurs twice
-        key = live.id, chunk_filter.ids, params
-        now = anyio.current_time()
-        if key in self._means and self._means[key][0] > now:
-            return self._means[key][1:]
-        listed = await _fetch_ids(self._store, f"{chunk_filter.ids} LIMIT {MAX_CENTRE_CANDIDATES}", chunk_filter.params)
-        sample = listed[:: max(1, len(listed) // CENTRE_SAMPLE)]
-        blobs = await self._store.read_for_search(lambda db: vectors.read_vectors(db, live, sample))
-        mean = None
-        if blobs:
-            import numpy as np
-
-            mean = np.frombuffer(b"".join(blobs), "<f4").reshape(len(blobs), -1).mean(axis=0)
-        if len(self._means) >= MAX_CENTRES:
-            self._means.clear()
-        self._means[key] = now + CENTRE_TTL_SECONDS, mean, len(blobs)
-        return mean, len(blobs)
 
     async def replace_missing(
         self, matches: VectorMatches, missing: set[int], chunk_filter: ChunkFilter, k: int
@@ -374,113 +312,5 @@ def _describe_missing_neighbours(messages: str, missing: str, problem: str | Non
     return f"{messages} were ranked without their neighbours, since {missing} are {state}"
 
 
-def from_centre(query: Vector, centre: Vector, similarities: Vector, to_centre: Vector) -> Vector:
-    """Return the cosines of vectors to a query after the centre was subtracted from all of them.
-
-    `similarities` and `to_centre` are their inner products with the query and with the centre; all have length 1.
-    """
-    import numpy as np
-
-    square, of_query = float(centre @ centre), float(query @ centre)
-    length = max(1 - 2 * of_query + square, 1e-6) ** 0.5
-    lengths = np.maximum(1 - 2 * to_centre + square, 1e-6) ** 0.5
-    return (similarities - to_centre - of_query + square) / (length * lengths)  # type: ignore[no-any-return]
-
-
-class LabelLookup:
-    """Lookup of the labels that a filter accepts, and of chunks that moved to another project since the last one.
-
-    Only tests on a project need the database. A task that reads it for another one sets `is_over`, also if it failed.
-    """
-
-    def __init__(self, chunk_filter: ChunkFilter, mirror: Mirror | None) -> None:
-        self.mirror = mirror
-        self.is_over = anyio.Event()
-        self._tests = chunk_filter.label_tests
-        self._sets: list[LabelSet] | None = None
-        self._moved: list[tuple[int, int, int]] = []
-        if all(test.project is None for test in self._tests):
-            self._sets = [LabelSet(test.matches_label) for test in self._tests]
-            self.is_over.set()
-
-    @property
-    def is_done(self) -> bool:
-        return self._sets is not None
-
-    def read(self, db: Db) -> None:
-        """Look up the numbers of the filter's projects, and the chunks that have moved."""
-        if self.is_over.is_set():
-            return
-        sets = []
-        for test in self._tests:
-            numbers = None if test.project is None else db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project)
-            sets.append(LabelSet(test.matches_label, None if numbers is None else frozenset(row[0] for row in numbers)))
-        self._moved = read_moved_chunks(db, self.mirror.moves_seen) if self.mirror else []
-        self._sets = sets
-
-    def apply(self) -> list[LabelSet]:
-        """Update the projects of vectors in memory, and return the labels."""
-        assert self._sets is not None
-        if self.mirror is not None:
-            self.mirror.move(self._moved)
-        return self._sets
-
-
-async def nearest_in_memory(
-    store: Store,
-    mirror: Mirror,
-    vector: Vector,
-    chunk_filter: ChunkFilter,
-    k: int,
-    lookup: LabelLookup | None = None,
-) -> ScoredChunks:
-    """Return the `k` nearest chunks that pass the filter.
-
-    Few matching chunks are all compared. Of many, the nearest of those with fitting labels are checked against the
-    filter instead.
-    """
-    if lookup is None or lookup.mirror is not mirror or not lookup.is_done:
-        lookup = LabelLookup(chunk_filter, mirror)
-    if not lookup.is_done:
-        await store.read_for_search(lookup.read)
-    labels = lookup.apply()
-
-    async def nearest(count: int, chunks: list[int] | None) -> ScoredChunks:
-        if mirror.size > MAX_VECTORS_FILTERED_INLINE or len(chunks or ()) > MAX_VECTORS_COMPARED_INLINE:
-            return await anyio.to_thread.run_sync(mirror.nearest, vector, count, chunks, labels)
-        rows = mirror.eligible(chunks, labels)
-        return await in_thread_if(len(rows) > MAX_VECTORS_COMPARED_INLINE, mirror.nearest_rows, vector, count, rows)
-
-    if not chunk_filter.is_narrow:
-        return await nearest(k, None)
-    listed = await _fetch_ids(store, f"{chunk_filter.ids} LIMIT {MAX_LISTED_CHUNKS + 1}", chunk_filter.params)
-    if len(listed) <= MAX_LISTED_CHUNKS:
-        return await nearest(k, listed)
-    for factor in OVERSAMPLING:
-        if k * factor > MAX_CHECKED_CHUNKS:
-            break
-        near = await nearest(k * factor, None)
-        matching = await store.read_for_search(lambda db, near=near: _matching(db, chunk_filter, near))  # type: ignore[misc]
-        passing = [(chunk, similarity) for chunk, similarity in near if chunk in matching]
-        if len(passing) >= k or len(near) < k * factor:
-            return passing[:k]
-    return await nearest(k, await _fetch_ids(store, chunk_filter.ids, chunk_filter.params))
-
-
-def _matching(db: Db, chunk_filter: ChunkFilter, near: ScoredChunks) -> set[int]:
-    """Return those of the chunks that pass the filter."""
-    params = chunk_filter.params | {"near": json.dumps([chunk for chunk, _ in near])}
-    return {row[0] for row in db.tuples(MATCHING_CHUNKS.format(condition=chunk_filter.condition), params)}
-
-
 def _unavailable(problem: str) -> QueryVector:
     return QueryVector(problem=f"vector search unavailable: {problem}")
-
-
-async def _fetch_ids(store: Store, sql: str, params: dict[str, Any]) -> list[int]:
-    return await store.read_for_search(lambda db: [row[0] for row in db.tuples(sql, params)])
-
-
-async def in_thread_if(is_large: bool, work: Callable[..., T], *arguments: Any) -> T:
-    """Run large work in a thread and small work directly: reaching a thread takes a millisecond."""
-    return await anyio.to_thread.run_sync(work, *arguments) if is_large else work(*arguments)
