@@ -211,14 +211,6 @@ class _StoreOf:
         return query(self._db)
 
 
-class _NothingFirst:
-    def __init__(self) -> None:
-        self.is_over = anyio.Event()
-
-    def read(self, db: Db) -> None:
-        pass
-
-
 def test_the_best_of_many_matches_are_chosen_beside_the_connection(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events wait for the connection's thread, so nothing that needs no database runs there for long."""
     monkeypatch.setattr(keyword, "MAX_CHOSEN_IN_SLICE", 2)
@@ -234,7 +226,9 @@ def test_the_best_of_many_matches_are_chosen_beside_the_connection(db: Db, monke
 
     async def run(query: str) -> list[int]:
         lookup = KeywordLookup(query, index, everything())
-        await lookup.run(cast(Store, _StoreOf(db)), anyio.current_time() + 60, _NothingFirst())
+        read_done = anyio.Event()
+        await lookup.run(cast(Store, _StoreOf(db)), anyio.current_time() + 60, lambda _db: None, read_done)
+        assert read_done.is_set()
         chunks: list[int] = lookup.matches.places.chunks.tolist()
         return chunks
 

@@ -83,20 +83,6 @@ class _Run(Generic[R]):
     rerank_note: str | None = None
 
 
-@dataclass
-class _FirstReads:
-    """The reads of a search in its first trip to the connection's thread."""
-
-    run: _Run[Any]
-    labels: LabelLookup
-    is_over: anyio.Event
-
-    def read(self, db: Db) -> None:
-        self.labels.read(db)
-        if self.run.plan.reports_limits:
-            self.run.backlog_note = describe_backlog(db, self.run.plan.filter.includes_source)
-
-
 class SearchEngine:
     """Runs searches over the chunks of the live index."""
 
@@ -248,18 +234,22 @@ class SearchEngine:
         failures: list[RpcError] = []  # a task group would wrap exceptions
 
         labels = LabelLookup(plan.filter, self._index.mirror)
-        first = _FirstReads(run, labels, labels.is_over)
+
+        def read_first(db: Db) -> None:
+            labels.read(db)
+            if plan.reports_limits:
+                run.backlog_note = describe_backlog(db, plan.filter.includes_source)
 
         async def by_keyword() -> None:
             try:
-                await run.lookup.run(self._store, run.deadline, first)
+                await run.lookup.run(self._store, run.deadline, read_first, labels.done)
                 run.keywords = run.lookup.matches
             except DeadlineExceeded:
                 run.keywords.problem = TIMEOUT_NOTE
             except StorageUnavailable as error:
                 failures.append(error)
             finally:
-                labels.is_over.set()
+                labels.done.set()
 
         async def by_vector() -> None:
             query = without_names(run.query, run.speakers.names)
@@ -274,7 +264,7 @@ class SearchEngine:
                 run.vectors = VectorMatches(query=QueryVector(problem=VECTOR_TIMEOUT_NOTE))
 
         def catch_up(db: Db) -> None:
-            first.read(db)
+            read_first(db)
             self._terms.chunks.catch_up(db)
 
         async with anyio.create_task_group() as tasks:
@@ -282,7 +272,7 @@ class SearchEngine:
                 tasks.start_soon(by_keyword)
             else:
                 await self._store.read_for_search(catch_up)
-                labels.is_over.set()
+                labels.done.set()
             if plan.mode != "keyword":
                 tasks.start_soon(by_vector)
         if failures:

@@ -7,9 +7,9 @@ Ids and places come from SQLite as JSON arrays: a row for each would take ten ti
 import json
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import apsw
@@ -75,14 +75,6 @@ _BEGINNINGS = f"""
 """
 
 
-class FirstRead(Protocol):
-    """A read that another task needs: it is done in the first trip to the connection's thread."""
-
-    is_over: anyio.Event
-
-    def read(self, db: Db) -> None: ...
-
-
 class KeywordLookup:
     """Lookup of a query's terms in the chunks that pass a filter, in slices.
 
@@ -111,15 +103,20 @@ class KeywordLookup:
     def is_done(self) -> bool:
         return self._chunks is not None and not self._chunks
 
-    async def run(self, store: Store, deadline: float, first: FirstRead) -> None:
-        """Look up everything within the deadline, after what is to be read first."""
+    async def run(
+        self, store: Store, deadline: float, read_first: Callable[[Db], None], read_done: anyio.Event
+    ) -> None:  # fmt: skip
+        """Look up everything within the deadline.
+
+        `read_first` is called in the first trip to the connection's thread, and `read_done` is set after that trip.
+        """
 
         def begin(db: Db) -> None:
-            first.read(db)
+            read_first(db)
             self.run_slice(db)
 
         await store.read_for_search(begin, max(0.0, deadline - anyio.current_time()))
-        first.is_over.set()
+        read_done.set()
         while not self.is_done:
             seconds = deadline - anyio.current_time()
             if seconds <= 0:

@@ -37,26 +37,26 @@ T = TypeVar("T")
 class LabelLookup:
     """Lookup of the labels that a filter accepts, and of chunks that moved to another project since the last one.
 
-    Only tests on a project need the database. A task that reads it for another one sets `is_over`, also if it failed.
+    Only tests on a project need the database. A task that reads it for another one sets `done`, also if it failed.
     """
 
     def __init__(self, chunk_filter: ChunkFilter, mirror: Mirror | None) -> None:
         self.mirror = mirror
-        self.is_over = anyio.Event()
+        self.done = anyio.Event()
         self._tests = chunk_filter.label_tests
         self._sets: list[LabelSet] | None = None
         self._moved: list[tuple[int, int, int]] = []
         if all(test.project is None for test in self._tests):
             self._sets = [LabelSet(test.matches_label) for test in self._tests]
-            self.is_over.set()
+            self.done.set()
 
     @property
-    def is_done(self) -> bool:
+    def has_labels(self) -> bool:
         return self._sets is not None
 
     def read(self, db: Db) -> None:
         """Look up the numbers of the filter's projects, and the chunks that have moved."""
-        if self.is_over.is_set():
+        if self.done.is_set():
             return
         sets = []
         for test in self._tests:
@@ -86,9 +86,9 @@ async def nearest_in_memory(
     Few matching chunks are all compared. Of many, the nearest of those with fitting labels are checked against the
     filter instead.
     """
-    if lookup is None or lookup.mirror is not mirror or not lookup.is_done:
+    if lookup is None or lookup.mirror is not mirror or not lookup.has_labels:
         lookup = LabelLookup(chunk_filter, mirror)
-    if not lookup.is_done:
+    if not lookup.has_labels:
         await store.read_for_search(lookup.read)
     labels = lookup.apply()
 

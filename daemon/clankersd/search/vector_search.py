@@ -128,7 +128,7 @@ class VectorSearch:
         if embedded.vector is None:
             return VectorMatches(query=embedded)
         if labels is not None:
-            await labels.is_over.wait()
+            await labels.done.wait()
         if await self._is_loading_many():
             return VectorMatches(query=_unavailable("they are being loaded into memory"))
         try:
