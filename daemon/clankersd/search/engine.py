@@ -61,6 +61,7 @@ CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
 
 VECTOR_TIMEOUT_NOTE = "time ran out before vectors were compared"
+CALIBRATION_TIMEOUT_NOTE = "time ran out before it was measured how close the hits are"
 
 _SPEAKS = f"SELECT 1 FROM chunks WHERE chunks.role = :speaker AND {HAS_SPEAKER} AND {{condition}} LIMIT 1"
 
@@ -154,7 +155,8 @@ class SearchEngine:
         notes.append(self._store.search_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
-        calibration = await self.vectors.calibrate(plan.query, vectors, plan.filter, plan.compare_elsewhere)
+        calibration, calibration_note = await self._calibrate(plan, vectors)
+        notes.append(calibration_note)
         end = plan.page.offset + plan.page.limit
         return SearchOutcome(
             candidates=candidates[plan.page.offset : end],
@@ -169,6 +171,13 @@ class SearchEngine:
             calibration=calibration,
             weak=_is_weak(keywords, calibration, candidates[:MAX_EXAMINED]),
         )
+
+    async def _calibrate(self, plan: SearchPlan[R], vectors: VectorMatches) -> tuple[Calibration, str | None]:
+        """Measure what is close to the query; if that takes too long, what was found is returned without it."""
+        try:
+            return await self.vectors.calibrate(plan.query, vectors, plan.filter, plan.compare_elsewhere), None
+        except DeadlineExceeded:
+            return Calibration(), CALIBRATION_TIMEOUT_NOTE
 
     async def _index_newest(self, run: _Run[R]) -> str | None:
         """Have the words of the newest texts indexed; return a note if they are not."""
@@ -271,7 +280,8 @@ class SearchEngine:
             if plan.mode != "vector":
                 tasks.start_soon(by_keyword)
             else:
-                await self._store.read_for_search(catch_up)
+                with suppress(DeadlineExceeded):  # without its columns, the database is asked for each chunk
+                    await self._store.read_for_search(catch_up)
                 labels.done.set()
             if plan.mode != "keyword":
                 tasks.start_soon(by_vector)
