@@ -44,7 +44,7 @@ from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.metrics import metrics
 from clankersd.projects.identification import ProjectIdentification
-from clankersd.recall.outcomes import Outcomes
+from clankersd.recall.outcomes import InjectionJudge
 from clankersd.recall.recent import RecallLog
 from clankersd.recall.summaries.service import Summaries
 from clankersd.redaction.engine import redact_all
@@ -99,7 +99,7 @@ FEATURES = (
     "memories.search",
     "memories.strength",
     "memories.update",
-    "recall.full_text",
+    "recall.fetch",
     "recall.ledger",
     "recall.memory_context",
     "recall.outcomes",
@@ -186,7 +186,7 @@ class Daemon:
         self.table_counts = RowCounts(self.store, count_rows)
         self.index_counts = RowCounts(self.store, count_index)
         self.pauses = Pauses(self.paths.data)
-        self.recall_log = RecallLog(self.store, self.pauses, Outcomes(self.store))
+        self.recall_log = RecallLog(self.store, self.pauses, InjectionJudge(self.store))
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
         self.scheduler = Scheduler(self)

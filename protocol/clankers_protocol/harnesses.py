@@ -46,8 +46,8 @@ HARNESSES = (
         tested_with="0.166.0 to 0.169.0",
         tells_more="the rollout",
         recalls_at="session start, prompt, after a compaction",
-        gaps="Hooks run only once the user has trusted them. Costs are not told. With `--ephemeral`, exit codes and "
-        "failed calls are not told either.",
+        gaps="Hooks run only once the user has trusted them. Costs are not reported. With `--ephemeral`, exit codes and "
+        "failed calls are not reported either.",
     ),
     HarnessInfo(
         "copilot",
@@ -57,7 +57,7 @@ HARNESSES = (
         tested_with="1.0.102",
         tells_more="the event log of the session",
         recalls_at="session start, prompt, the first prompt after a compaction",
-        gaps="The provider, durations of tools and costs are not told.",
+        gaps="The provider, durations of tools and costs are not reported.",
     ),
     HarnessInfo(
         "gemini",
@@ -67,7 +67,7 @@ HARNESSES = (
         tested_with="0.61.0",
         tells_more="the session file",
         recalls_at="session start, prompt, the first prompt after `/compress`",
-        gaps="Errors of the model's API, durations of tools, the cause of a compression and costs are not told.",
+        gaps="Errors of the model's API, durations of tools, the cause of a compression and costs are not reported.",
     ),
     HarnessInfo(
         "openclaw",
@@ -78,7 +78,7 @@ HARNESSES = (
         tells_more="the transcript, for compactions",
         recalls_at="prompt, after a compaction",
         gaps="Hooks with the conversation run only with the owner's consent. Durations of tools other than `exec` and "
-        "the cause of a compaction are not told.",
+        "the cause of a compaction are not reported.",
     ),
     HarnessInfo(
         "opencode",
@@ -98,7 +98,7 @@ HARNESSES = (
         tested_with="0.87.1",
         tells_more="the session file",
         recalls_at="prompt, the first prompt after a compaction",
-        gaps="With `--no-session` nothing is captured. Durations of tools and the cause of a compaction are not told.",
+        gaps="With `--no-session` nothing is captured. Durations of tools and the cause of a compaction are not reported.",
     ),
     HarnessInfo(
         "qwen",
@@ -109,7 +109,7 @@ HARNESSES = (
         tells_more="the session file",
         recalls_at="session start, prompt, after a compression",
         gaps="With `general.chatRecording` turned off nothing is captured. The end of a headless session, the provider "
-        "and costs are not told.",
+        "and costs are not reported.",
     ),
 )
 

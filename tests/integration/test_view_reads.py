@@ -226,7 +226,7 @@ def test_ledger_says_what_was_told_from_what_and_whether_it_was_used(rpc: RawCon
     assert rpc.call("recall.totals", memoryId=memory["id"])["items"] == [of_memory]
     again = rpc.call("recall.preview", kind="prompt", query=prompt, project=PROJECT, sessionId="s")
     (candidate,) = [one for one in again["considered"] if one["id"] == memory["id"]]
-    assert (candidate["chosen"], candidate["why"]) == (False, "told before in this session")
+    assert (candidate["chosen"], candidate["why"]) == (False, "already injected in this session")
 
 
 def test_strength_of_a_memory_falls_until_it_is_archived(rpc: RawConnection) -> None:

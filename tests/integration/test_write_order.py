@@ -24,7 +24,7 @@ from clankersd.db.file_guard import FileGuard
 from clankersd.db.group_commit import Outcome
 from clankersd.db.store import SHORT_READ_SECONDS
 from clankersd.recall import recent
-from clankersd.recall.outcomes import Outcomes
+from clankersd.recall.outcomes import InjectionJudge
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,7 @@ async def test_single_write_goes_before_bulk_writes_that_wait(tmp_path: Path) ->
 async def test_recall_log_is_stored_in_small_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, "MAX_ROWS", 30)
     async with open_store(tmp_path) as store:
-        log = recent.RecallLog(store, Pauses(tmp_path), Outcomes(store))
+        log = recent.RecallLog(store, Pauses(tmp_path), InjectionJudge(store))
         for number in range(45):
             facts = RecordedSearch(
                 0, clock.now(), f"query {number}", None, "hybrid", 1.0, 0.0, 10, False, False, None, []

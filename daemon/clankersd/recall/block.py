@@ -35,6 +35,7 @@ class Item:
     max_characters: int
     may_shorten: bool = True
     answer: str = ""
+    is_pinned: bool = False
 
     def line(self, room: int) -> str | None:
         """Return the item in at most `room` characters; None if it does not fit, or too little of it would be left.

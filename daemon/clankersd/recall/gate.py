@@ -15,7 +15,6 @@ from clankersd.search.plan import SearchOutcome
 from clankersd.search.ranking import Candidate
 from clankersd.search.snippets import matching_stems
 
-Outcome = SearchOutcome[MemoryChunkRow]
 Match = Candidate[MemoryChunkRow]
 
 MIN_MEMORY_STRENGTH = 0.65
@@ -46,7 +45,7 @@ class Verdict:
     why: str
 
 
-def judge_memories(outcome: Outcome, matches: Sequence[Match]) -> list[Verdict]:
+def judge_memories(outcome: SearchOutcome[MemoryChunkRow], matches: Sequence[Match]) -> list[Verdict]:
     """Judge each memory by itself; an important one needs less, and nothing if it has a rare name of the prompt."""
     verdicts = []
     for candidate in matches:
@@ -64,7 +63,7 @@ def judge_memories(outcome: Outcome, matches: Sequence[Match]) -> list[Verdict]:
     return verdicts
 
 
-def judge_passages(outcome: Outcome, matches: Sequence[Match]) -> list[Verdict]:
+def judge_passages(outcome: SearchOutcome[MemoryChunkRow], matches: Sequence[Match]) -> list[Verdict]:
     """Judge passages together: the strongest decides whether any is chosen, then each must not be much weaker."""
     measured = [(candidate, *_measure(outcome, candidate)) for candidate in matches]
     best = max((strength for _, _, strength in measured), default=0.0)
@@ -92,6 +91,6 @@ def _has_one_word(weights: Mapping[str, float]) -> bool:
     return not weights or max(weights.values()) > MAX_WORD_SHARE * sum(weights.values())
 
 
-def _measure(outcome: Outcome, candidate: Match) -> tuple[Closeness, float]:
+def _measure(outcome: SearchOutcome[MemoryChunkRow], candidate: Match) -> tuple[Closeness, float]:
     closeness = measure(candidate.row.text, outcome.weights, candidate.cosine)
     return closeness, outcome.calibration.strength(closeness)

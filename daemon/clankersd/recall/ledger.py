@@ -1,4 +1,4 @@
-"""`recall.ledger`: what sessions were told, what it was chosen from, and whether they used it."""
+"""`recall.ledger`: injections, the candidates that they were chosen from, and whether they were used."""
 
 import json
 import re
@@ -73,7 +73,7 @@ _CHUNK = f"""
     SELECT substr({CHUNK_TEXT}, 1, :length) FROM chunks
     WHERE chunk_id >= :id AND chunk_id < :id || char(1114111) AND length(:id) >= 16 LIMIT 1
 """
-_TIMES_TOLD = """
+_TIMES_INJECTED = """
     SELECT count(*) FROM injections, json_each(injections.ids_json) AS ids
     WHERE injections.id <= :injection AND ids.value = :id
 """
@@ -195,8 +195,8 @@ def find_text(
 
 def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermath: _Aftermath) -> LedgerItem:
     kind, text = find_text(db, item_id, ITEM_CHARACTERS)
-    told = db.value(_TIMES_TOLD, {"injection": injection, "id": item_id})
-    return LedgerItem(item_id, kind, text, told, aftermath.outcome_of(db, item_id, text, prompt))
+    times_injected = db.value(_TIMES_INJECTED, {"injection": injection, "id": item_id})
+    return LedgerItem(item_id, kind, text, times_injected, aftermath.outcome_of(db, item_id, text, prompt))
 
 
 def _words(text: str) -> frozenset[str]:

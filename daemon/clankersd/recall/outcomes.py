@@ -53,25 +53,25 @@ _OUTCOMES = ", ".join(
         "open": "IS NULL",
     }.items()
 )
-_TOLD = """
+_INJECTED = """
     FROM injections JOIN json_each(injections.ids_json) AS ids ON true
     LEFT JOIN injection_outcomes ON injection_id = injections.id AND item_id = ids.value
     WHERE {conditions}
 """
 _ITEMS = f"""
-    SELECT ids.value AS id, count(*) AS told, {_OUTCOMES} {_TOLD} GROUP BY ids.value
+    SELECT ids.value AS id, count(*) AS told, {_OUTCOMES} {_INJECTED} GROUP BY ids.value
     ORDER BY told DESC, ids.value LIMIT :limit
 """
 _SESSIONS = f"""
-    SELECT session_id AS id, count(*) AS told, {_OUTCOMES} {_TOLD} GROUP BY session_id
+    SELECT session_id AS id, count(*) AS told, {_OUTCOMES} {_INJECTED} GROUP BY session_id
     ORDER BY told DESC, session_id LIMIT :limit
 """
 _INJECTIONS = "SELECT count(*), count(DISTINCT session_id) FROM injections WHERE {conditions}"
-_ITEM_COUNT = f"SELECT count(DISTINCT ids.value) {_TOLD}"
+_ITEM_COUNT = f"SELECT count(DISTINCT ids.value) {_INJECTED}"
 
 
 @dataclass
-class Outcomes:
+class InjectionJudge:
     """Judges injections and stores the outcomes."""
 
     store: Store
@@ -127,7 +127,7 @@ async def recall_totals(daemon: "Daemon", request: RecallTotals) -> LedgerTotals
         filters["since"] = since
     condition = " AND ".join(conditions)
     of_item = condition if request.memory_id is None else f"{condition} AND ids.value = :memory"
-    await daemon.recall_log.outcomes.judge_recent()
+    await daemon.recall_log.judge.judge_recent()
 
     def totals(db: Db) -> LedgerTotals:
         limited = filters | {"limit": request.limit}

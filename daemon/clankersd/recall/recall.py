@@ -225,9 +225,9 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
         if candidate.chosen and candidate.id not in block.ids:
             candidate.chosen, candidate.why = False, "no room in the block"
             if candidate.id in target.recalled_ids:
-                candidate.why = "told before in this session"
+                candidate.why = "already injected in this session"
             elif candidate.id in beside_questions:
-                candidate.why = "told beside its question"
+                candidate.why = "injected with its question"
             elif candidate.id not in offered:
                 candidate.why = "like a better one, or above the limit"
     return Recall(
@@ -251,15 +251,15 @@ def fill_block(
 ) -> tuple[Block, set[str]]:  # fmt: skip
     """Fill a block with items and their answers; return it and the ids of the items that only stand beside others.
 
-    An answer that is an item itself is told as such. If there is no room for it, it is told beside its question.
+    An answer that is an item itself is injected as such. If there is no room for it, it is injected with its question.
     """
     item_ids = {item.id for item in items}
     beside = {asked for asked, answer in answers.items() if answer.message_id not in item_ids}
     while True:
         block = Block(max_characters)
-        told_beside = {answers[asked].message_id for asked in beside} & item_ids
+        with_question = {answers[asked].message_id for asked in beside} & item_ids
         for item in items:
-            if item.id not in told_beside:
+            if item.id not in with_question:
                 block.add(replace(item, answer=answers[item.id].text) if item.id in beside else item)
         left_out = [
             item.id
@@ -270,7 +270,7 @@ def fill_block(
             and answers[item.id].message_id not in block.ids
         ]
         if not left_out:
-            return block, told_beside
+            return block, with_question
         beside.add(left_out[0])  # one after another: the first one keeps its room
 
 
@@ -284,7 +284,7 @@ async def _start_items(config: Config, store: Store, target: Target) -> tuple[li
 
     def fetch(db: Db) -> list[Item]:
         memories = strongest_memories(db, target.scopes, pinned_only=is_minimal)
-        pinned = [item for item in memories if item.label.startswith("pinned")]
+        pinned = [item for item in memories if item.is_pinned]
         sessions = recent_sessions(db, target.project, target.session, titles_only=is_minimal)
         return [*pinned, *sessions, *(item for item in memories if item not in pinned)]
 

@@ -20,7 +20,7 @@ from clankersd.db import Db, Store
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.db.group_commit import Outcome
 from clankersd.recall.ledger import find_prompt, with_texts
-from clankersd.recall.outcomes import Outcomes
+from clankersd.recall.outcomes import InjectionJudge
 from clankersd.redaction.engine import redact
 from clankersd.wire.rpc import handles
 
@@ -95,7 +95,7 @@ class RecallLog:
 
     store: Store
     pauses: Pauses
-    outcomes: Outcomes
+    judge: InjectionJudge
     _pending: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_PENDING))
     _added: anyio.Event = field(default_factory=anyio.Event)
     _storing: anyio.Lock = field(default_factory=anyio.Lock)
@@ -158,7 +158,7 @@ class RecallLog:
                 self._added = anyio.Event()
                 try:
                     await self.store_pending()
-                    if await self.outcomes.judge_quiet():
+                    if await self.judge.judge_quiet():
                         self._added.set()
                 except StorageUnavailable as error:
                     log.warning("recall log not stored", error=str(error))

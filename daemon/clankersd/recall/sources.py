@@ -42,7 +42,7 @@ MAX_COMPARED = 4 * MAX_EXAMINED
 MAX_QUERY_CHARACTERS = 2_000
 MAX_PINNED_CHARACTERS = 400
 MAX_PROMPT_CHARACTERS = 160
-MAX_OUTCOME_CHARACTERS = 500
+MAX_RESULT_CHARACTERS = 500
 MAX_EXTRACT_CHARACTERS = 600
 MAX_PROMPTS = 5
 """Prompts of a session that are examined for one that says something."""
@@ -92,7 +92,7 @@ log = structlog.get_logger(component="recall")
 
 @dataclass(frozen=True)
 class RecentSession:
-    """An earlier session of a project: its first prompts and its outcome."""
+    """An earlier session of a project: its first prompts and its result."""
 
     id: str
     title: str | None
@@ -111,7 +111,7 @@ class RecentSession:
         return next((prompt for prompt in prompts if why_trivial(prompt) is None), None)
 
     @property
-    def outcome(self) -> str:
+    def result(self) -> str:
         """The summary, or else the last answer."""
         return strip_continuation_orders(self.summary or self.answer or "").strip()
 
@@ -124,25 +124,25 @@ class RecentSession:
         return was_asked or not self.answer
 
     def to_item(self, titles_only: bool) -> Item:
-        """Return the session as a line of the block: its title alone, or its prompt and outcome."""
+        """Return the session as a line of the block: its title alone, or its prompt and result."""
         date, title, prompt = format_day(self.created_at), self.title or "", self.prompt or ""
         if titles_only:
-            text = title or prompt or self.outcome
+            text = title or prompt or self.result
             return Item(SESSIONS, self.id, date, text, MAX_TEXT_CHARACTERS // 3)
         # The summary of a compaction tells of the part before it; one that a client gave tells of the self.
         if self.extract and (self.has_compactions or not self.summary):
             return Item(SESSIONS, self.id, date, self.extract, MAX_EXTRACT_CHARACTERS)
         if self.summary and title:
             label = f"{date} {title[:MAX_TITLE_CHARACTERS]}"
-            return Item(SESSIONS, self.id, label, self.outcome, MAX_OUTCOME_CHARACTERS)
-        if prompt and self.outcome:
-            asked, outcome = " ".join(prompt.split()), " ".join(self.outcome.split())
-            text = f"{shorten(asked, MAX_PROMPT_CHARACTERS)} → {outcome}"
-            return Item(SESSIONS, self.id, f"{date} asked", text, MAX_PROMPT_CHARACTERS + MAX_OUTCOME_CHARACTERS)
+            return Item(SESSIONS, self.id, label, self.result, MAX_RESULT_CHARACTERS)
+        if prompt and self.result:
+            asked, result = " ".join(prompt.split()), " ".join(self.result.split())
+            text = f"{shorten(asked, MAX_PROMPT_CHARACTERS)} → {result}"
+            return Item(SESSIONS, self.id, f"{date} asked", text, MAX_PROMPT_CHARACTERS + MAX_RESULT_CHARACTERS)
         if prompt:
             return Item(SESSIONS, self.id, f"{date} asked", prompt, MAX_TEXT_CHARACTERS)
-        label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title and self.outcome else date
-        return Item(SESSIONS, self.id, label, self.outcome or title, MAX_OUTCOME_CHARACTERS)
+        label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title and self.result else date
+        return Item(SESSIONS, self.id, label, self.result or title, MAX_RESULT_CHARACTERS)
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ def _describe_shortened(prompt: str) -> str | None:
 
 
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:
-    """Return the project's last sessions, newest first, each with its prompt and outcome."""
+    """Return the project's last sessions, newest first, each with its prompt and result."""
     rows = db.fetch(_RECENT_SESSIONS, {"project": project, "session": session, "limit": MAX_EXAMINED})
     sessions = [RecentSession(**row) for row in rows]
     return [one.to_item(titles_only) for one in sessions if not one.is_trivial][:MAX_SESSIONS]
@@ -234,7 +234,7 @@ def _without_near_duplicates(items: list[Item]) -> list[Item]:
 
 def _memory_item(memory_id: str, content: str, summary: str | None, category: str, pinned: int) -> Item:
     if pinned:
-        return Item(MEMORIES, memory_id, f"pinned {category}", content, MAX_PINNED_CHARACTERS)
+        return Item(MEMORIES, memory_id, f"pinned {category}", content, MAX_PINNED_CHARACTERS, is_pinned=True)
     return Item(MEMORIES, memory_id, category, summary or content, MAX_TEXT_CHARACTERS)
 
 
