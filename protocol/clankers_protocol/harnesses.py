@@ -46,8 +46,8 @@ HARNESSES = (
         tested_with="0.166.0 to 0.169.0",
         tells_more="the rollout",
         recalls_at="session start, prompt, after a compaction",
-        gaps="Hooks run only once the user has trusted them. Costs are not reported. With `--ephemeral`, exit codes and "
-        "failed calls are not reported either.",
+        gaps="Hooks run only once the user has trusted them. Costs are not reported. With `--ephemeral`, exit codes "
+        "and failed calls are not reported either.",
     ),
     HarnessInfo(
         "copilot",
@@ -98,7 +98,8 @@ HARNESSES = (
         tested_with="0.87.1",
         tells_more="the session file",
         recalls_at="prompt, the first prompt after a compaction",
-        gaps="With `--no-session` nothing is captured. Durations of tools and the cause of a compaction are not reported.",
+        gaps="With `--no-session` nothing is captured. Durations of tools and the cause of a compaction are not "
+        "reported.",
     ),
     HarnessInfo(
         "qwen",

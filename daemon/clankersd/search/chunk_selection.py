@@ -5,6 +5,7 @@ from typing import Any
 
 from clankersd.db.commit_priority import yield_core
 from clankersd.embedders.memory_headroom import numpy_if_available
+from clankersd.search.sorted_arrays import find_sorted
 from clankersd.search.term_index import TermMatches
 
 MAX_SCORED_CHUNKS = 2_000
@@ -40,9 +41,8 @@ def rarest_matches(terms: list[TermMatches], last: int) -> tuple[Any, int]:
             # An index of 32 bits would be converted in small pieces, which takes twice as long.
             rarity[one.chunks.astype(numpy.intp)] += step
         else:
-            wanted = contenders.astype(numpy.int32)
-            positions = numpy.minimum(numpy.searchsorted(one.chunks, wanted), len(one.chunks) - 1)
-            rarity[contenders[one.chunks[positions] == wanted]] += step
+            _, has_term = find_sorted(one.chunks, contenders.astype(numpy.int32))
+            rarity[contenders[has_term]] += step
         remaining -= step
     chunks = numpy.flatnonzero(rarity > 0) if contenders is None else contenders
     count = max([len(chunks), *(len(one.chunks) for one in terms)])

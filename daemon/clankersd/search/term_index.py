@@ -19,6 +19,7 @@ from clankersd.db import Db
 from clankersd.db.engine import OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.search.chunk_table import ChunkTable
+from clankersd.search.sorted_arrays import find_sorted
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS
 
 LAST_OFFSET = OFFSETS - 1
@@ -115,8 +116,7 @@ class Postings:
         if numpy is None:
             return [chunk for chunk in chunks if chunk in self.chunks]
         wanted = numpy.asarray(chunks, numpy.int32)
-        positions = numpy.minimum(numpy.searchsorted(self.chunks, wanted), len(self.chunks) - 1)
-        found = wanted[self.chunks[positions] == wanted]
+        found = wanted[find_sorted(self.chunks, wanted)[1]]
         return found if isinstance(chunks, numpy.ndarray) else found.tolist()
 
     def until(self, last: int) -> "Postings":

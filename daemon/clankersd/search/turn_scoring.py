@@ -15,6 +15,7 @@ from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.search.chunk_table import TURNS_PER_SESSION, ChunkTable
 from clankersd.search.keyword_matches import KeywordMatches, Places
 from clankersd.search.rows import RankingRow
+from clankersd.search.sorted_arrays import find_sorted
 from clankersd.search.term_index import TermMatches
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ PROXIMITY_OFFSETS = 4
 """Words between two that make them count half."""
 
 
-MAX_CHUNKS_LOCATED = 20
-"""Chunks with a term, for each scored chunk, up to which all are located; of more, the scored ones are looked up."""
+MAX_MATCHES_PER_SCORED_CHUNK = 20
+"""Up to this many matching chunks for each scored one, all are located; of more, each scored one is looked up."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class TurnScores:
         import numpy as np
 
         keys = np.array(self.ranked, np.int64)
-        positions = np.minimum(np.searchsorted(self.matched_keys, keys), len(self.matched_keys) - 1)
-        chunks = np.where(self.matched_keys[positions] == keys, self.chunks[positions], 0)
+        positions, is_match = find_sorted(self.matched_keys, keys)
+        chunks = np.where(is_match, self.chunks[positions], 0)
         without_match = np.flatnonzero(chunks == 0)
         chunks[without_match] = table.chunks_at(keys[without_match], chunking)
         return chunks[chunks > 0].tolist()  # type: ignore[no-any-return]
@@ -148,20 +149,17 @@ class TurnScores:
 
     def matches_of_keys(self, keys: "Array") -> "Array":
         """Return which of the turns have a term themselves."""
-        import numpy as np
-
-        positions = np.minimum(np.searchsorted(self.matched_keys, keys), len(self.matched_keys) - 1)
-        return self.matched_keys[positions] == keys  # type: ignore[no-any-return]
+        return find_sorted(self.matched_keys, keys)[1]  # type: ignore[no-any-return]
 
     def scores_of_chunks(self, chunks: "Array", keys: "Array") -> "Array":
         """Return the scores of chunks, an ordered array, by the same rule; 0 for none. `keys` are those of turns."""
         import numpy as np
 
-        positions = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        scores = np.where(self.keys[positions] == keys, self.scores[positions], 0.0)
-        positions = np.minimum(np.searchsorted(self.matched_keys, keys), len(self.matched_keys) - 1)
-        best = np.where(self.matched_keys[positions] == keys, self.chunks[positions], chunks)
-        is_present = chunks[np.minimum(np.searchsorted(chunks, best), len(chunks) - 1)] == best
+        positions, is_scored = find_sorted(self.keys, keys)
+        scores = np.where(is_scored, self.scores[positions], 0.0)
+        positions, is_match = find_sorted(self.matched_keys, keys)
+        best = np.where(is_match, self.chunks[positions], chunks)
+        _, is_present = find_sorted(chunks, best)
         return np.where((best == chunks) | ~is_present, scores, 0.0)
 
 
@@ -172,8 +170,7 @@ def _look_up(keys: Any, values: Any, wanted: Sequence[int]) -> dict[int, Any]:
         found = {key: bisect_left(keys, key) for key in wanted}
         return {key: values[position] for key, position in found.items() if keys[position : position + 1] == [key]}
     given = numpy.array(wanted, numpy.int64)
-    positions = numpy.minimum(numpy.searchsorted(keys, given), len(keys) - 1)
-    is_found = keys[positions] == given
+    positions, is_found = find_sorted(keys, given)
     return dict(zip(given[is_found].tolist(), values[positions[is_found]].tolist(), strict=True))
 
 
@@ -245,9 +242,9 @@ def _locate(terms: list[TermMatches], chunks: "Array") -> _Located:
     numbers, cells, offsets = [], [], []
     for number, one in enumerate(terms):
         postings = one.postings
-        if len(one.chunks) > MAX_CHUNKS_LOCATED * len(chunks):
-            positions = np.minimum(np.searchsorted(postings.chunks, wanted), len(postings.chunks) - 1)
-            places = np.flatnonzero(postings.chunks[positions] == wanted)
+        if len(one.chunks) > MAX_MATCHES_PER_SCORED_CHUNK * len(chunks):
+            positions, has_term = find_sorted(postings.chunks, wanted)
+            places = np.flatnonzero(has_term)
             positions = positions[places]
         else:
             places = places_by_chunk[np.minimum(one.chunks, len(places_by_chunk) - 1).astype(np.intp)]
