@@ -31,7 +31,7 @@ def store(db: Db) -> None:
                 "VALUES (:id, 1, 'x', 1, 0, 0, 0, 0, 1, 1, '', :text, :header, :extra)",
                 {"id": str(number), "text": text, "header": header, "extra": extra},
             )
-            db.engine.index_words(db)
+            db.engine.index_full_text(db)
 
 
 def find(db: Db, word: str) -> tuple[object, ...]:

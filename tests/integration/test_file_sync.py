@@ -68,7 +68,7 @@ class World:
             SELECT DISTINCT path FROM chunks_fts JOIN chunks ON chunks.id = chunks_fts.rowid
             JOIN files ON files.id = file_id WHERE chunks_fts MATCH :words
         """
-        assert await self.store.index_words() is None
+        assert await self.store.index_full_text() is None
         rows = await self.fetch(sql, words=f'"{words}"')
         return {os.path.relpath(row["path"], self.root) for row in rows}
 

@@ -262,7 +262,7 @@ def test_full_text_after_changes_in_one_transaction_is_that_of_the_last(
             replace_inside(db, paragraphs, path)
         if deleted:
             db.execute("DELETE FROM files")
-        db.index_words()
+        db.index_full_text()
     db.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")
     assert db.value("SELECT count(*) FROM chunks_fts_docsize") == db.value("SELECT count(*) FROM chunks")
 

@@ -125,7 +125,7 @@ async def remove_orphans(index: Index) -> list[str]:
 async def _find_faults(store: Store) -> dict[FullText, str]:
     """Find the full-text tables that do not agree with the texts, and how."""
     newest_chunk = int(await store.read(lambda db: db.value("SELECT max(id) FROM chunks") or 0))
-    await store.index_words()  # of all chunks up to this one
+    await store.index_full_text()  # of all chunks up to this one
     faults = {}
     for table in FULL_TEXTS:
         if fault := await store.snapshot_read(partial(_find_fault, table=table, newest_chunk=newest_chunk)):

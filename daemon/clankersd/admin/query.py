@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @handles(Query)
 async def query(daemon: "Daemon", request: Query) -> Rows:
     await daemon.store.check_readable()
-    await daemon.store.index_words()  # which the statement may read
+    await daemon.store.index_full_text()  # which the statement may read
     limit = request.limit or daemon.config.query_rows
     if (rows := await daemon.store.query(request.sql, limit, daemon.config.query_seconds)) is not None:
         return rows

@@ -108,7 +108,7 @@ class CommittingConnection(ReopeningConnection):
         with TimedPart("write"):
             return await outcomes
 
-    async def index_words(self) -> str | None:
+    async def index_full_text(self) -> str | None:
         """Index the words of texts that were stored a moment ago; return why they cannot be, for `degraded`.
 
         No request is the cause of this write: it does not wait for other writes of the same client, and the search that
@@ -118,7 +118,7 @@ class CommittingConnection(ReopeningConnection):
             return None
         try:
             self._serving_connection()
-            indexed = self._index_words_soon()
+            indexed = self._index_full_text_soon()
             self._commit_soon()
             await asyncio.shield(indexed)
         except StorageUnavailable as error:
@@ -128,10 +128,10 @@ class CommittingConnection(ReopeningConnection):
     def _count_unindexed_chunks(self) -> int:
         return 0 if self._connection is None else self._connection.make_db().unindexed_chunks
 
-    def _index_words_soon(self) -> "asyncio.Future[None]":
+    def _index_full_text_soon(self) -> "asyncio.Future[None]":
         """Queue a commit of words, unless one is queued."""
         if self._indexing is None or self._indexing.done():
-            self._indexing = self.queue.add_own(lambda db: db.before_commit(Db.index_words))
+            self._indexing = self.queue.add_own(lambda db: db.before_commit(Db.index_full_text))
         return self._indexing
 
     async def let_events_pass(self) -> None:
@@ -164,7 +164,7 @@ class CommittingConnection(ReopeningConnection):
                 await self._handle_failed_commit(failed)
             elif self._is_checkpoint_due():
                 if self._count_unindexed_chunks() and not self.problem:
-                    self._index_words_soon()  # the checkpoint follows a moment later
+                    self._index_full_text_soon()  # the checkpoint follows a moment later
                 else:
                     await self._checkpoint()
 
@@ -316,7 +316,7 @@ class CommittingConnection(ReopeningConnection):
         self.queue.count_commit(len(outcomes))
         self._resolve(writes, outcomes)
         if self._count_unindexed_chunks() > MAX_CHUNKS_INDEXED_AT_ONCE:
-            self._index_words_soon()
+            self._index_full_text_soon()
 
     def _fail(self, writes: list[PendingWrite], failure: StorageUnavailable) -> None:
         self._resolve(writes, [Outcome(error=failure) for _ in writes])

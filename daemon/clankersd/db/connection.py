@@ -166,10 +166,10 @@ class Db:
             self.known.clear()
             self.first_new_chunk = None
 
-    def index_words(self) -> None:
+    def index_full_text(self) -> None:
         """Index the words of all chunks that are stored."""
         let_bulk_work_go_on()
-        self.engine.index_words(self)
+        self.engine.index_full_text(self)
         self.unindexed_chunks = 0
 
     def before_commit(self, finish: "Callable[[Db], None]") -> None:

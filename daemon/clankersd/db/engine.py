@@ -132,14 +132,14 @@ class Engine(ABC):
         """Release a lock."""
         return
 
-    # -- words
+    # -- full text
 
     @abstractmethod
     def tokenizer(self, db: "Db") -> Any:
         """Return FTS5's tokenizer: a function of a text in UTF-8, a reason and None."""
 
     @abstractmethod
-    def index_words(self, db: "Db") -> None:
+    def index_full_text(self, db: "Db") -> None:
         """Index the words of all chunks that have been stored and are not indexed yet."""
 
     def count_unindexed_chunks(self, db: "Db") -> int:
@@ -178,11 +178,11 @@ class Engine(ABC):
         """Rebuild an index from its texts, in the caller's transaction."""
 
     @abstractmethod
-    def clear_words(self, db: "Db") -> None:
+    def clear_full_text(self, db: "Db") -> None:
         """Remove the words of all chunks, to index them again in steps."""
 
     @abstractmethod
-    def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
+    def index_full_text_below(self, db: "Db", below: int, limit: int) -> int | None:
         """Index `limit` chunks below an id, highest first; return the lowest of their ids, None if there are none."""
 
     # -- vectors

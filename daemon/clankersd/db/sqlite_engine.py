@@ -124,7 +124,7 @@ class SqliteEngine(Engine):
     def tokenizer(self, db: "Db") -> Any:
         return db.raw.fts5_tokenizer(*TOKENIZER)
 
-    def index_words(self, db: "Db") -> None:
+    def index_full_text(self, db: "Db") -> None:
         db.execute(_INDEX_NEW)
 
     def count_unindexed_chunks(self, db: "Db") -> int:
@@ -174,10 +174,10 @@ class SqliteEngine(Engine):
     def rebuild(self, db: "Db", index: FullText) -> None:
         fts.rebuild(db, index.name)
 
-    def clear_words(self, db: "Db") -> None:
+    def clear_full_text(self, db: "Db") -> None:
         fts.clear(db, "chunks_fts")
 
-    def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
+    def index_full_text_below(self, db: "Db", below: int, limit: int) -> int | None:
         params = {"below": below, "limit": limit}
         db.execute(_INDEX_BELOW, params)
         return db.value(f"SELECT min(id) FROM ({_BELOW})", params)  # type: ignore[no-any-return]

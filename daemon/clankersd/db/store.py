@@ -250,7 +250,7 @@ class Store(CommittingConnection):
         self._is_closing = True  # interrupts reads that still run: their callers had time to finish
         with anyio.CancelScope(shield=True):
             if self._count_unindexed_chunks():
-                self._index_words_soon()
+                self._index_full_text_soon()
             while self.queue.size:
                 await self._commit_waiting()
             await self._close_connection()

@@ -184,7 +184,7 @@ def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None
     for row in changes.added[:limit]:
         _insert(db, owner, row)
     if changes.added:
-        db.before_commit(index_some_texts)
+        db.before_commit(index_full_text_if_due)
     return limit is None or len(changes.added) <= limit
 
 
@@ -197,7 +197,7 @@ def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count:
     """Store `count` chunks from position `start` on, where none are stored yet."""
     for position in range(start, min(start + count, len(chunked.chunks))):
         _insert(db, owner, _row(owner, chunked, position))
-    db.before_commit(index_some_texts)
+    db.before_commit(index_full_text_if_due)
 
 
 def _insert(db: Db, owner: Owner, row: Row) -> None:
@@ -206,10 +206,10 @@ def _insert(db: Db, owner: Owner, row: Row) -> None:
     db.unindexed_chunks += 1
 
 
-def index_some_texts(db: Db) -> None:
+def index_full_text_if_due(db: Db) -> None:
     """Index the words of new chunks. Those of a few are left to a later commit, those of very many to the next."""
     if MAX_UNINDEXED_CHUNKS <= db.unindexed_chunks <= MAX_CHUNKS_INDEXED_AT_ONCE:
-        db.index_words()
+        db.index_full_text()
 
 
 def _compare(stored: list[Row], rows: list[Row]) -> _Changes:

@@ -246,7 +246,7 @@ class EmbeddingQueue:
                 db.execute(_COUNT_FAILURE, {"generation": current.id, "chunk": chunk, "error": reason})
             self._cache(db, current, batch.new_vectors)
             if db.unindexed_chunks:  # one commit for both
-                db.before_commit(Db.index_words)
+                db.before_commit(Db.index_full_text)
             return current
 
         index = self._index

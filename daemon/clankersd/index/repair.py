@@ -165,7 +165,7 @@ async def rebuild_full_text(index: Index) -> None:
     """Rebuild the full-text index of all chunks, newest first, so that chunks stored in the meantime are above it."""
 
     def rebuild_newest(db: Db) -> int | None:
-        db.engine.clear_words(db)
+        db.engine.clear_full_text(db)
         return _index_chunks_below(db, _ABOVE_ALL_IDS)
 
     below = await index.store.write(rebuild_newest)
@@ -175,7 +175,7 @@ async def rebuild_full_text(index: Index) -> None:
 
 def _index_chunks_below(db: Db, below: int) -> int | None:
     """Index some chunks; return the id below which the next ones are, or None after the last."""
-    return db.engine.index_words_below(db, below, ROWS_PER_COMMIT)
+    return db.engine.index_full_text_below(db, below, ROWS_PER_COMMIT)
 
 
 def _has_text(path: str) -> bool:

@@ -184,7 +184,7 @@ class SearchEngine:
         with anyio.move_on_after(min(INDEXING_SECONDS, run.deadline - anyio.current_time())):
             if run.plan.mode != "keyword" and self._queue.is_quick:
                 await self._queue.finish_pending(PENDING_SECONDS)  # the commit of the vectors indexes the words as well
-            return await self._store.index_words()
+            return await self._store.index_full_text()
         return "the newest texts are not indexed yet"
 
     async def _find_speakers(self, run: _Run[R]) -> None:

@@ -47,7 +47,7 @@ async def search_facets(daemon: "Daemon", request: SearchFacets) -> Facets:
         until=request.until,
     )
     now = clock.now()
-    if problem := await daemon.store.index_words():
+    if problem := await daemon.store.index_full_text():
         raise StorageUnavailable(problem)
     chunk_filter = await find_visible_chunks(daemon, selection, now)
     words = [f'"{word.replace(chr(34), "")}"' for word in query_words(request.query)]

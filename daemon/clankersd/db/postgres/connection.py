@@ -305,7 +305,7 @@ class PostgresDb(Db):
             for finish in self._finishing:
                 finish(self)
             if self.has_new_words:
-                self.engine.index_words(self)
+                self.engine.index_full_text(self)
             let_bulk_work_go_on()
             started = time.perf_counter()
             self.server.end("COMMIT")

@@ -106,7 +106,7 @@ class PostgresEngine(Engine):
     def tokenizer(self, db: "Db") -> Any:
         return tokenizer()
 
-    def index_words(self, db: "Db") -> None:
+    def index_full_text(self, db: "Db") -> None:
         """Index the texts of the tables that the transaction has stored some in."""
         tables: set[str] = db.has_new_words  # type: ignore[attr-defined]
         for table in tables:
@@ -149,10 +149,10 @@ class PostgresEngine(Engine):
         db.execute(f"INSERT INTO {_PENDING[index.name]} SELECT {index.key} FROM {index.content} ON CONFLICT DO NOTHING")
         _index_due(db, index.name)
 
-    def clear_words(self, db: "Db") -> None:
+    def clear_full_text(self, db: "Db") -> None:
         db.execute("DELETE FROM chunk_words")
 
-    def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
+    def index_full_text_below(self, db: "Db", below: int, limit: int) -> int | None:
         rows = db.tuples(
             f"SELECT id, {CHUNK_TEXT}, header, extra FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit",
             {"below": below, "limit": limit},
