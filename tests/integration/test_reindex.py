@@ -77,7 +77,7 @@ async def test_reindex_ends_when_the_database_is_opened_again(index: Index, monk
     async def reopen_and_wait(_: LocalEmbedder, texts: list[str]) -> list[Outcome]:
         while index.building is None:
             await anyio.sleep(0.01)
-        await index.store.run_exclusive(index.attach)
+        await index.store.run_exclusive(index.on_database_opened)
         await anyio.sleep_forever()
         return []
 
@@ -90,7 +90,7 @@ async def test_reindex_ends_when_the_database_is_opened_again(index: Index, monk
 
 async def test_generation_that_was_dropped_is_not_published(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     async def reopen(_: Generation) -> None:
-        await index.store.run_exclusive(index.attach)
+        await index.store.run_exclusive(index.on_database_opened)
 
     monkeypatch.setattr(index, "index_vectors", reopen)  # the last step before publishing, which may take minutes
     before = index.live
@@ -109,7 +109,7 @@ async def test_generation_of_another_daemon_is_neither_published_nor_dropped(
 
     async def reopen(_: Generation) -> None:
         def build_elsewhere(db: Db) -> None:
-            index.attach(db)
+            index.on_database_opened(db)
             assert index.live is not None
             elsewhere.append(generations.create(db, index.wanted, "building", index.live.chunking.number))
 

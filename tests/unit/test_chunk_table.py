@@ -38,7 +38,7 @@ def db() -> Iterator[Db]:
 @pytest.fixture
 def table(db: Db) -> ChunkTable:
     table = ChunkTable()
-    table.attach(db)
+    table.on_database_opened(db)
     return table
 
 
@@ -95,7 +95,7 @@ def test_table_is_read_again_after_more_changes_than_are_logged(
     shorter = sqlite_engine._LOG_CHANGED_CHUNKS.replace("100000", "2")
     monkeypatch.setattr(sqlite_engine, "_LOG_CHANGED_CHUNKS", shorter)
     db.execute("DROP TABLE temp.changed_chunks")
-    table.attach(db)
+    table.on_database_opened(db)
     for chunk in range(1, 9):
         add(db, chunk, chunk)
     table.catch_up(db)
@@ -114,7 +114,7 @@ def test_table_with_another_database_forgets_the_first(db: Db, table: ChunkTable
     table.catch_up(db)
     other = apsw.Connection(":memory:")
     other.execute(SCHEMA)
-    table.attach(Db(other))
+    table.on_database_opened(Db(other))
     add(Db(other), 1, 4, "t")
     table.catch_up(Db(other))
     assert table.rows([1])[1].session_id == "t"

@@ -51,7 +51,7 @@ def db() -> Iterator[Db]:
 
 def look_up(db: Db, query: str, chunk_filter: ChunkFilter) -> KeywordMatches:
     index = TermIndex()
-    index.chunks.attach(db)
+    index.chunks.on_database_opened(db)
     lookup = KeywordLookup(query, index, chunk_filter)
     while not lookup.is_done:
         lookup.run_slice(db)
@@ -158,7 +158,7 @@ def test_lookup_that_is_interrupted_anywhere_and_run_again_finds_every_word(
     """A read that takes long is interrupted and run again on a snapshot."""
     expected = look_up(db, "alpha beta gamma", everything())
     index = TermIndex()
-    index.chunks.attach(db)
+    index.chunks.on_database_opened(db)
     lookup = KeywordLookup("alpha beta gamma", index, everything())
     reads, run = 0, Db.value
 
@@ -184,7 +184,7 @@ def count_slices(db: Db, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(keyword, "SLICE_SECONDS", 60.0)
     monkeypatch.setattr(keyword, "BRIEF_SLICE_SECONDS", 1e-9)
     index = TermIndex()
-    index.chunks.attach(db)
+    index.chunks.on_database_opened(db)
     lookup = KeywordLookup("alpha beta gamma", index, everything())
     slices = 0
     while not lookup.is_done:
@@ -222,7 +222,7 @@ def test_the_best_of_many_matches_are_chosen_beside_the_connection(db: Db, monke
 
     monkeypatch.setattr(keyword, "rarest_matches", choose)
     index = TermIndex()
-    index.chunks.attach(db)
+    index.chunks.on_database_opened(db)
 
     async def run(query: str) -> list[int]:
         lookup = KeywordLookup(query, index, everything())
@@ -249,7 +249,7 @@ def add_chat(db: Db, *texts: str) -> None:
 
 def prefixes(db: Db, chunk_filter: ChunkFilter, *words: str) -> dict[str, int]:
     index = TermIndex()
-    index.chunks.attach(db)
+    index.chunks.on_database_opened(db)
     found = KeywordLookup("", index, chunk_filter).find_prefixes(db, words)
     return {word: len(chunks) for word, chunks in found.items()}
 

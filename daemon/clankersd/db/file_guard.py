@@ -156,8 +156,8 @@ class FileGuard:
         """Return the identity of the file that lies at the path now."""
         return _inode(_stat(str(self.path)))
 
-    def attach(self, db: Db) -> None:
-        """Follow a connection that was just opened."""
+    def on_database_opened(self, db: Db) -> None:
+        """Read the state of the files that were just opened."""
         self._set_real_path(os.path.realpath(self.path))
         self._page_bytes = db.value("PRAGMA page_size")
         self.rescued = None

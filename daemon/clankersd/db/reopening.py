@@ -125,7 +125,7 @@ class ReopeningConnection:
 
     def _prepare(self, db: Db, inode_before_open: Inode | None) -> migrations.MigrationRun:
         """Repair, stamp and migrate a database that was just opened."""
-        self._guard.attach(db)
+        self._guard.on_database_opened(db)
         if self._is_corrupt:
             # Full-text tables are derived, so damage to them is no reason to refuse the file; any other damage is.
             if rebuilt := fts.rebuild_damaged(db):

@@ -75,7 +75,7 @@ class Index:
         self.woken = anyio.Event()
         self.settings_changed = anyio.Event()
         self._use_settings(settings, tokens, overlap, sources)
-        store.on_open.append(self.attach)
+        store.on_open.append(self.on_database_opened)
 
     @property
     def wanted(self) -> GenerationSpec:
@@ -199,8 +199,8 @@ class Index:
             and generation.model_differs_from(self.wanted) is None
         )
 
-    def attach(self, db: Db) -> None:
-        """Find or create the live generation, and drop an unfinished one; called with every new connection."""
+    def on_database_opened(self, db: Db) -> None:
+        """Find or create the live generation, and drop an unfinished one; also called with changed settings."""
         has_vec = self.store.vec.version is not None
         with db.transaction():
             if db.engine.lock(db, REINDEX_LOCK):  # otherwise another daemon builds it
@@ -232,7 +232,7 @@ class Index:
         if old is not None:
             await old.close()
         if self.live is not None and self.live.differs_from(self.wanted) and self.building is None:
-            await self.store.run_exclusive(self.attach)
+            await self.store.run_exclusive(self.on_database_opened)
         self.wake()
 
     async def retry_embedder(self) -> None:
@@ -249,7 +249,7 @@ class Index:
         self.clear_problem()
         log.info("embedder recovered", provider=settings.provider)
         if self.live is not None and self.vector_problem and self.building is None:
-            await self.store.run_exclusive(self.attach)
+            await self.store.run_exclusive(self.on_database_opened)
         self.wake()
 
     async def follow(self) -> None:

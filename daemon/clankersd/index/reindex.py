@@ -228,7 +228,7 @@ async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Gener
 
 
 def _ensure_building(current: Generation | None, building: Generation) -> Generation:
-    """Return the generation as it is now; raises Conflict if `Index.attach` has dropped it.
+    """Return the generation as it is now; raises Conflict if `Index.on_database_opened` has dropped it.
 
     Another daemon that shares the tables may build one since then.
     """

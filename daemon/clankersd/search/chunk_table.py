@@ -152,7 +152,7 @@ class ChunkTable:
         """The reason why not all chunks could be loaded, until they are."""
         self._clear()
 
-    def attach(self, db: Db) -> None:
+    def on_database_opened(self, db: Db) -> None:
         """Begin anew with a connection, whose database may be another one, and have it log changes."""
         self._is_logged = db.engine.log_changed_chunks(db)
         with self._lock:
