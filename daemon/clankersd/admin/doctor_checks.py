@@ -105,7 +105,7 @@ async def check_owners(store: Store) -> Finding:
         advice = f"another program deleted the referenced rows; if a backup still has them, {RESTORE_HINT}"
         return Finding("owners", "problem", text, advice)
     found = await store.snapshot_read(repair.find_orphans)
-    count = len(found.chunks) + found.waiting
+    count = len(found.chunks) + found.queue_entries
     if not count:
         return Finding("owners", "ok", "Every row has its owner.")
     text = f"{_number(count, 'row')} of the index {_is(count)} left over from deleted data and can still be found."
@@ -116,7 +116,7 @@ async def remove_orphans(index: Index) -> list[str]:
     """Remove rows of the index that have lost their owner."""
     found = await index.store.snapshot_read(repair.find_orphans)
     await repair.remove_orphans(index, found)
-    return [f"removed {_number(len(found.chunks) + found.waiting, 'row')} of the index without an owner"]
+    return [f"removed {_number(len(found.chunks) + found.queue_entries, 'row')} of the index without an owner"]
 
 
 # -- the index
@@ -161,8 +161,8 @@ async def check_texts(store: Store) -> Finding:
     if found.count:
         text = f"{_number(found.count, 'text')} {_is(found.count)} stored but not indexed."
         return Finding("texts", "problem", text, "clankers-ctl doctor --repair", repairable=True)
-    if found.waiting:
-        return Finding("texts", "ok", f"Every text is chunked, except {found.waiting:,} that are queued.")
+    if found.backlog_count:
+        return Finding("texts", "ok", f"Every text is chunked, except {found.backlog_count:,} that are queued.")
     return Finding("texts", "ok", "Every text is chunked.")
 
 

@@ -57,16 +57,16 @@ class Orphans:
     """Chunks without an owner, and the number of queue entries without a chunk or generation."""
 
     chunks: list[int]
-    waiting: int
+    queue_entries: int
 
 
 @dataclass(frozen=True)
 class Unchunked:
-    """Stored texts without chunks: ids by kind, and paths of watched files. `waiting` counts those in the backlog."""
+    """Stored texts without chunks: ids by kind, and paths of watched files; and the number of texts in the backlog."""
 
     texts: dict[str, list[str]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
-    waiting: int = 0
+    backlog_count: int = 0
 
     @property
     def count(self) -> int:
