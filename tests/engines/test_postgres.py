@@ -276,8 +276,8 @@ def test_failing_change_fails_alone_though_statements_are_only_sent(
     with open_copy(server.new_database(), "clankers") as db:
         for bad in (failing, ignoring):
             changes = [stored(number) for number in range(20)]
-            outcomes = commit_together(db, [*changes[:10], bad, *changes[10:]])
-            assert [place for place, one in enumerate(outcomes) if one.error] == [10]
+            results = commit_together(db, [*changes[:10], bad, *changes[10:]])
+            assert [place for place, one in enumerate(results) if one.error] == [10]
             assert db.value("SELECT count(*) FROM config") == 20
             db.execute("DELETE FROM config")
         before = db.total_changes()

@@ -21,7 +21,7 @@ from clankersd import clock
 from clankersd.capture.pause import Pauses
 from clankersd.db import Db, Store, commit_priority, commits, write_queue
 from clankersd.db.file_guard import FileGuard
-from clankersd.db.group_commit import Outcome
+from clankersd.db.group_commit import ChangeResult
 from clankersd.db.store import SHORT_READ_SECONDS
 from clankersd.recall import recent
 from clankersd.recall.outcomes import InjectionJudge
@@ -132,9 +132,9 @@ async def test_bulk_writes_are_all_stored_beside_single_writes_without_end(tmp_p
 
         for _ in range(3):
             tasks.start_soon(write_singles)
-        outcomes = await store.write_all([note(f"bulk {number}") for number in range(200)])
+        results = await store.write_all([note(f"bulk {number}") for number in range(200)])
         tasks.cancel_scope.cancel()
-        assert [outcome.error for outcome in outcomes] == [None] * 200
+        assert [result.error for result in results] == [None] * 200
 
 
 async def test_writes_of_one_source_keep_their_order(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ async def test_bulk_write_that_fails_fails_alone(tmp_path: Path) -> None:
         raise ValueError("no")
 
     async with open_store(tmp_path) as store:
-        outcomes = await store.write_all([note("a"), fail, note("b")])
-        assert [str(outcome.error) if outcome.error else None for outcome in outcomes] == [None, "no", None]
+        results = await store.write_all([note("a"), fail, note("b")])
+        assert [str(result.error) if result.error else None for result in results] == [None, "no", None]
         assert await stored(store) == ["a", "b"]
 
 
@@ -358,7 +358,7 @@ async def test_bulk_writes_of_a_commit_are_more_the_longer_no_single_write_has_c
     queue = write_queue.PendingWrites()
     single = queue.add(lambda db: None, None, bulk=False)
     taken: list[write_queue.PendingWrite] = []
-    queue.finish(taken, [Outcome() for _ in queue.select(taken, 0.002)], lambda _: None)
+    queue.finish(taken, [ChangeResult() for _ in queue.select(taken, 0.002)], lambda _: None)
     assert single.done()
     now[0] += since_single
     bulk = queue.add_all([lambda db: None] * 500, None)

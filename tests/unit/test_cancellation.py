@@ -31,8 +31,8 @@ def add(queue: PendingWrites, name: str, cancellation: Cancellation | None) -> "
 def commit(db: Db, queue: PendingWrites) -> list[str]:
     """Commit what waits; returns all that is stored."""
     taken: list[PendingWrite] = []
-    outcomes = commit_together(db, queue.select(taken, 1.0))
-    queue.finish(taken, outcomes, lambda _: None)
+    results = commit_together(db, queue.select(taken, 1.0))
+    queue.finish(taken, results, lambda _: None)
     return [row[0] for row in db.tuples("SELECT id FROM messages ORDER BY rowid")]
 
 

@@ -34,9 +34,9 @@ def announced_and_stored(db: Db, *changes: Change) -> tuple[list[str], list[str]
     """Ids as they are announced and as they are stored, once every change has run."""
     announced, waiting = list[str](), list(changes)
     while waiting:
-        outcomes = commit_together(db, waiting)
-        announced += [notification.id for outcome in outcomes for notification in outcome.notifications]
-        waiting = waiting[len(outcomes) :]
+        results = commit_together(db, waiting)
+        announced += [notification.id for result in results for notification in result.notifications]
+        waiting = waiting[len(results) :]
     return announced, [row[0] for row in db.tuples("SELECT id FROM messages ORDER BY rowid")]
 
 

@@ -15,7 +15,7 @@ from clankersd.capture.history_reader import MAX_EVENTS_AHEAD, SessionPart, _Par
 from clankersd.capture.imports import _Import
 from clankersd.capture.prepared import PreparedEvent
 from clankersd.capture.transcripts import Piece, Position
-from clankersd.db.group_commit import Change, Outcome
+from clankersd.db.group_commit import Change, ChangeResult
 
 pytestmark = pytest.mark.anyio
 
@@ -26,11 +26,13 @@ class FailingStore:
     def __init__(self) -> None:
         self.changes: list[str] = []
 
-    async def write_all(self, changes: list[Any]) -> list[Outcome]:
+    async def write_all(self, changes: list[Any]) -> list[ChangeResult]:
         is_first = not self.changes
         self.changes += [change.func.__name__ for change in changes]
         failed: Change | None = changes[0] if is_first and changes else None
-        return [Outcome(error=ValueError("refused")) if one is failed else Outcome(({}, 0)) for one in changes]
+        return [
+            ChangeResult(error=ValueError("refused")) if one is failed else ChangeResult(({}, 0)) for one in changes
+        ]
 
 
 def part_of(session: PastSession, number: int) -> SessionPart:

@@ -60,8 +60,8 @@ def test_chunks_of_all_changes_are_queued_once(db: Db) -> None:
 
 
 def test_chunks_of_a_failing_change_are_not_queued_and_those_of_others_are(db: Db) -> None:
-    outcomes = commit_together(db, [store("a", "one"), store("b", "two", fails=True), store("c", "three")])
-    assert [outcome.error is None for outcome in outcomes] == [True, False, True]
+    results = commit_together(db, [store("a", "one"), store("b", "two", fails=True), store("c", "three")])
+    assert [result.error is None for result in results] == [True, False, True]
     assert queued(db) == ["a", "c"]
 
 

@@ -32,7 +32,7 @@ from clankersd.capture.identity import resolve_id
 from clankersd.capture.pause import Pauses, describe
 from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.db import Db, Notification, Store
-from clankersd.db.group_commit import Outcome
+from clankersd.db.group_commit import ChangeResult
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, insert_new, upsert
 from clankersd.index.index import Index
 from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
@@ -300,7 +300,7 @@ async def store_event(store: Store, index: Index, event: CapturedEvent, pauses: 
     return await store.write(partial(apply_unless_paused, event=prepared, pauses=pauses))
 
 
-async def store_events(store: Store, events: list[PreparedEvent], pauses: Pauses | None = None) -> list[Outcome]:
+async def store_events(store: Store, events: list[PreparedEvent], pauses: Pauses | None = None) -> list[ChangeResult]:
     """Store many events in order, each as a change of its own, with single events of others in between."""
     return await store.write_all(partial(apply_unless_paused, event=event, pauses=pauses) for event in events)
 

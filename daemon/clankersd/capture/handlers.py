@@ -92,10 +92,10 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
         if isinstance(each, RpcError):
             outcomes.append(Outcome(ok=False, error=Failure(each.code, each.message, each.data)))
             continue
-        outcome = next(stored)
-        if outcome.error is not None:
-            raise outcome.error
-        outcomes.append(Outcome(ok=True) if outcome.value is None else Outcome(ok=True, paused=outcome.value))
+        result = next(stored)
+        if result.error is not None:
+            raise result.error
+        outcomes.append(Outcome(ok=True) if result.value is None else Outcome(ok=True, paused=result.value))
     if events:
         daemon.index.wake()
     return BatchOutcome(ok=len(events) == len(prepared), outcomes=outcomes)

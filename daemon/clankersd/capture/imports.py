@@ -22,7 +22,7 @@ from clankersd.capture.pause import Pauses
 from clankersd.capture.prepared import PreparedEvent
 from clankersd.capture.transcripts import Piece, record_position
 from clankersd.db import Db
-from clankersd.db.group_commit import Change, Outcome
+from clankersd.db.group_commit import Change, ChangeResult
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
@@ -118,12 +118,12 @@ class _Import:
         positions: list[Change] = [partial(_record_position, piece=piece) for piece in self._stored_pieces]
         self._stored_pieces.clear()
         changes_of = [self._changes_of(part) for part in parts]
-        outcomes = iter(await self._daemon.store.write_all([*positions, *chain.from_iterable(changes_of)]))
-        for outcome in islice(outcomes, len(positions)):
-            if outcome.error is not None:
-                raise outcome.error
+        results = iter(await self._daemon.store.write_all([*positions, *chain.from_iterable(changes_of)]))
+        for result in islice(results, len(positions)):
+            if result.error is not None:
+                raise result.error
         for part, changes in zip(parts, changes_of, strict=True):
-            self._finish_part(part, list(islice(outcomes, len(changes))))
+            self._finish_part(part, list(islice(results, len(changes))))
 
     def _changes_of(self, part: SessionPart) -> list[Change]:
         """Return what stores the events of a part; nothing if one before it could not be stored."""
@@ -140,22 +140,22 @@ class _Import:
             for start in range(0, len(events), EVENTS_PER_CHANGE)
         ]
 
-    def _finish_part(self, part: SessionPart, outcomes: list[Outcome]) -> None:
+    def _finish_part(self, part: SessionPart, results: list[ChangeResult]) -> None:
         """Count what a part has added. A transcript counts as read only up to the first part that failed."""
         session, problem = part.session, part.problem
         if session in self._unreadable:
             return
         self._malformed += part.malformed
-        for outcome in outcomes:
-            if isinstance(outcome.error, RpcError):
-                raise outcome.error
-            if isinstance(outcome.error, _DryRun):
-                new, redacted = outcome.error.new, outcome.error.redacted
-            elif outcome.error is not None:
-                problem = repr(outcome.error)  # the other sessions are imported all the same
+        for result in results:
+            if isinstance(result.error, RpcError):
+                raise result.error
+            if isinstance(result.error, _DryRun):
+                new, redacted = result.error.new, result.error.redacted
+            elif result.error is not None:
+                problem = repr(result.error)  # the other sessions are imported all the same
                 break
             else:
-                new, redacted = outcome.value
+                new, redacted = result.value
             self._redacted += redacted
             for name, ids in new.items():
                 self._new[name].update(ids)

@@ -20,7 +20,7 @@ from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import Connection, Db, Notification
 from clankersd.db.engine import MAX_CHUNKS_INDEXED_AT_ONCE
 from clankersd.db.errors import STORAGE_ERRORS, FileChanged, FileGone, describe_error, write_unavailable
-from clankersd.db.group_commit import Change, Outcome, commit_together
+from clankersd.db.group_commit import Change, ChangeResult, commit_together
 from clankersd.db.reopening import ReopeningConnection
 from clankersd.db.write_queue import PendingWrite, PendingWrites
 from clankersd.metrics import TimedPart, metrics
@@ -95,7 +95,7 @@ class CommittingConnection(ReopeningConnection):
             self._commit_soon()
             return await future
 
-    async def write_all(self, changes: Iterable[Callable[[Db], Any]]) -> list[Outcome]:
+    async def write_all(self, changes: Iterable[Callable[[Db], Any]]) -> list[ChangeResult]:
         """Run many changes in order, in as many commits as it takes; returns once all of them are on the disk.
 
         Each is a bulk write, so single events are committed in between. A change that fails fails alone.
@@ -103,10 +103,10 @@ class CommittingConnection(ReopeningConnection):
         if self._reopened is not None:
             await self._reopened.wait()
         self._serving_connection()
-        outcomes = self.queue.add_all(changes, self.get_write_source())
+        results = self.queue.add_all(changes, self.get_write_source())
         self._commit_soon()
         with TimedPart("write"):
-            return await outcomes
+            return await results
 
     async def index_full_text(self) -> str | None:
         """Index the words of texts that were stored a moment ago; return why they cannot be, for `degraded`.
@@ -229,7 +229,7 @@ class CommittingConnection(ReopeningConnection):
             self._connection.post(partial(self._run_commit, writes=writes), done)
 
     def _end_commit(
-        self, connection: Connection, writes: list[PendingWrite], result: list[Outcome] | BaseException
+        self, connection: Connection, writes: list[PendingWrite], result: list[ChangeResult] | BaseException
     ) -> None:
         if not isinstance(result, BaseException):
             try:
@@ -280,7 +280,7 @@ class CommittingConnection(ReopeningConnection):
         """
         finished: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
-        def done(result: list[Outcome] | BaseException) -> None:
+        def done(result: list[ChangeResult] | BaseException) -> None:
             error = result if isinstance(result, BaseException) else None
             if not finished.done():
                 finished.set_result(error)
@@ -292,42 +292,42 @@ class CommittingConnection(ReopeningConnection):
         connection.post(partial(self._run_commit, writes=writes), done)
         return await finished
 
-    def _run_commit(self, db: Db, writes: list[PendingWrite]) -> list[Outcome]:
+    def _run_commit(self, db: Db, writes: list[PendingWrite]) -> list[ChangeResult]:
         """Commit writes from the queue, in the connection's thread."""
         started = time.perf_counter()
         with statements_first():
             self._guard.verify_before_commit()
             changes = self.queue.select(writes, BULK_SECONDS)
             if self._guard.before_commit():
-                _, *outcomes = self._commit_together(db, chain([wal.new_generation], changes))
+                _, *results = self._commit_together(db, chain([wal.new_generation], changes))
                 self._guard.stamp_committed()
             else:
-                outcomes = self._commit_together(db, changes)
+                results = self._commit_together(db, changes)
         with statements_first():
             self._guard.verify_commit(db)
         metrics.commit_seconds.observe(time.perf_counter() - started)
-        metrics.commit_writes.observe(len(outcomes))
-        return outcomes
+        metrics.commit_writes.observe(len(results))
+        return results
 
-    def _finish_commit(self, writes: list[PendingWrite], outcomes: list[Outcome]) -> None:
+    def _finish_commit(self, writes: list[PendingWrite], results: list[ChangeResult]) -> None:
         self._last_written_at = time.monotonic()
         if self._connection is not None:  # otherwise a read has found the file damaged or gone meanwhile
             self.problem = None
-        self.queue.count_commit(len(outcomes))
-        self._resolve(writes, outcomes)
+        self.queue.count_commit(len(results))
+        self._resolve(writes, results)
         if self._count_unindexed_chunks() > MAX_CHUNKS_INDEXED_AT_ONCE:
             self._index_full_text_soon()
 
     def _fail(self, writes: list[PendingWrite], failure: StorageUnavailable) -> None:
-        self._resolve(writes, [Outcome(error=failure) for _ in writes])
+        self._resolve(writes, [ChangeResult(error=failure) for _ in writes])
 
-    def _resolve(self, writes: list[PendingWrite], outcomes: list[Outcome]) -> None:
-        self.queue.finish(writes, outcomes, self.publish)
+    def _resolve(self, writes: list[PendingWrite], results: list[ChangeResult]) -> None:
+        self.queue.finish(writes, results, self.publish)
         if self._commit_ended is not None:  # after the callers that waited for their writes
             self._commit_ended.set()
             self._commit_ended = None
 
-    def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[Outcome]:
+    def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[ChangeResult]:
         return commit_together(db, changes)
 
     async def _checkpoint(self) -> None:

@@ -13,7 +13,7 @@ from clankersd.db.errors import STORAGE_ERRORS
 Change = Callable[[Db], Any]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ChangeResult(msgspec.Struct, frozen=True):
     """Result or error of one change of a batch. A change that failed has no notifications."""
 
     value: Any = None
@@ -30,8 +30,8 @@ class Outcome(msgspec.Struct, frozen=True):
             future.set_exception(self.error)
 
 
-def commit_together(db: Db, changes: Iterable[Change]) -> list[Outcome]:
-    """Commit the changes together; return their outcomes, in order.
+def commit_together(db: Db, changes: Iterable[Change]) -> list[ChangeResult]:
+    """Commit the changes together; return their results, in order.
 
     Errors of the file itself are raised: then none is stored.
     """
@@ -39,30 +39,30 @@ def commit_together(db: Db, changes: Iterable[Change]) -> list[Outcome]:
     run: list[Change] = []
     try:
         with db.transaction():
-            outcomes = []
+            results = []
             for change in remaining:
                 run.append(change)
-                outcomes.append(Outcome(change(db), notifications=db.end_change()))
-            return outcomes
+                results.append(ChangeResult(change(db), notifications=db.end_change()))
+            return results
     except STORAGE_ERRORS:
         raise
     except Exception as error:  # one of the changes failed; the replay finds out which
         if len(run) == 1:
-            return [Outcome(error=error)]
+            return [ChangeResult(error=error)]
     with db.transaction():
         return [_run_in_savepoint(db, change) for change in chain(run, remaining)]
 
 
-def _run_in_savepoint(db: Db, change: Change) -> Outcome:
+def _run_in_savepoint(db: Db, change: Change) -> ChangeResult:
     db.execute("SAVEPOINT change")
     try:
-        outcome = Outcome(change(db), notifications=db.end_change())
+        result = ChangeResult(change(db), notifications=db.end_change())
         db.confirm()
     except STORAGE_ERRORS:
         raise
     except Exception as error:  # returned to the sender of the change
         db.execute("ROLLBACK TO change")
         db.end_change()
-        outcome = Outcome(error=error)
+        result = ChangeResult(error=error)
     db.execute("RELEASE change")
-    return outcome
+    return result

@@ -11,7 +11,7 @@ import msgspec
 
 from clankersd.cancellation import Cancellation, current_cancellation
 from clankersd.db.connection import Db, Notification
-from clankersd.db.group_commit import Change, Outcome
+from clankersd.db.group_commit import Change, ChangeResult
 
 T = TypeVar("T")
 
@@ -45,17 +45,17 @@ class PendingWrite(msgspec.Struct, eq=False):
     source: object = None
     is_batch: bool = False
     taken: int = 0
-    outcomes: list[Outcome] = []
+    results: list[ChangeResult] = []
 
-    def resolve(self, outcome: Outcome) -> bool:
-        """Hand the outcome of the next change to the caller that waits for it; returns True after the last one."""
+    def resolve(self, result: ChangeResult) -> bool:
+        """Hand the result of the next change to the caller that waits for it; returns True after the last one."""
         if not self.is_batch:
-            outcome.resolve(self.future)
+            result.resolve(self.future)
             return True
-        self.outcomes.append(outcome)
-        is_complete = len(self.outcomes) == len(self.changes)
+        self.results.append(result)
+        is_complete = len(self.results) == len(self.changes)
         if is_complete and not self.future.done():
-            self.future.set_result(self.outcomes)
+            self.future.set_result(self.results)
         return is_complete
 
 
@@ -149,9 +149,9 @@ class PendingWrites:
         self.size += 1
         return future
 
-    def add_all(self, changes: Iterable[Change], source: object) -> "asyncio.Future[list[Outcome]]":
-        """Queue bulk writes; the future is done after the commit of the last, with the outcome of each."""
-        future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    def add_all(self, changes: Iterable[Change], source: object) -> "asyncio.Future[list[ChangeResult]]":
+        """Queue bulk writes; the future is done after the commit of the last, with the result of each."""
+        future: asyncio.Future[list[ChangeResult]] = asyncio.get_running_loop().create_future()
         batch = PendingWrite(list(changes), future, time.monotonic(), True, _open_cancellation(), source, is_batch=True)
         if not batch.changes:
             future.set_result([])
@@ -210,7 +210,7 @@ class PendingWrites:
         return taken
 
     def finish(
-        self, writes: list[PendingWrite], outcomes: list[Outcome], publish: Callable[[Notification], None]
+        self, writes: list[PendingWrite], results: list[ChangeResult], publish: Callable[[Notification], None]
     ) -> None:
         """Publish what the writes of a commit have stored and resolve their futures."""
         self._committing_since = None
@@ -220,15 +220,15 @@ class PendingWrites:
         for write in withdrawn:
             assert write.cancellation is not None
             for _ in write.changes:
-                self._resolve(write, Outcome(error=write.cancellation.reason))
-        for write, outcome in zip(writes, outcomes, strict=True):
-            for notification in outcome.notifications:
+                self._resolve(write, ChangeResult(error=write.cancellation.reason))
+        for write, result in zip(writes, results, strict=True):
+            for notification in result.notifications:
                 publish(notification)
-            self._resolve(write, outcome)
+            self._resolve(write, result)
 
-    def _resolve(self, write: PendingWrite, outcome: Outcome) -> None:
+    def _resolve(self, write: PendingWrite, result: ChangeResult) -> None:
         self.size -= 1
-        if write.resolve(outcome) and write.source is not None:
+        if write.resolve(result) and write.source is not None:
             self._bulk_sources[write.source] -= 1
             if not self._bulk_sources[write.source]:
                 del self._bulk_sources[write.source]

@@ -140,11 +140,11 @@ async def rechunk(index: Index, texts: Sequence[tuple[str, str]]) -> None:
         read = await index.store.read(partial(_read_some, texts=texts[done:]))
         done += len(read)
         chunked = await anyio.to_thread.run_sync(_chunk_all, index, read)
-        outcomes = await index.store.write_all(partial(_store_chunks, text=text, start=0) for text in chunked)
-        for text, outcome in zip(chunked, outcomes, strict=True):
-            if outcome.error is not None:
-                raise outcome.error
-            start = outcome.value
+        results = await index.store.write_all(partial(_store_chunks, text=text, start=0) for text in chunked)
+        for text, result in zip(chunked, results, strict=True):
+            if result.error is not None:
+                raise result.error
+            start = result.value
             while start is not None:
                 start = await index.store.write(partial(_store_chunks, text=text, start=start), bulk=True)
 

@@ -18,7 +18,7 @@ from clankersd.capture.opt_out import is_opted_out, is_session_opted_out
 from clankersd.capture.pause import Pauses
 from clankersd.db import Db, Store
 from clankersd.db.engine import CHUNK_TEXT
-from clankersd.db.group_commit import Outcome
+from clankersd.db.group_commit import ChangeResult
 from clankersd.recall.ledger import find_prompt, with_texts
 from clankersd.recall.outcomes import InjectionJudge
 from clankersd.redaction.engine import redact
@@ -190,7 +190,7 @@ def _split(items: list[T]) -> list[list[T]]:
     return [items[start : start + ROWS_PER_WRITE] for start in range(0, len(items), ROWS_PER_WRITE)]
 
 
-def _raise_first_error(outcomes: list[Outcome]) -> None:
+def _raise_first_error(outcomes: list[ChangeResult]) -> None:
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error

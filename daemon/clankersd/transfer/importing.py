@@ -38,12 +38,12 @@ async def import_lines(daemon: "Daemon", request: ImportLines) -> ImportedLines:
         limiter=thread_limiter(HUGE_REQUEST_BYTES),
     )
     await _delete_large_documents(daemon, parsed)
-    outcomes = await daemon.store.write_all(partial(store_record, parsed=one) for one in parsed)
-    for one, outcome in zip(parsed, outcomes, strict=True):
-        if outcome.error is not None:
-            rejected.append(RejectedLine(one.position, _explain(outcome.error)))
+    results = await daemon.store.write_all(partial(store_record, parsed=one) for one in parsed)
+    for one, result in zip(parsed, results, strict=True):
+        if result.error is not None:
+            rejected.append(RejectedLine(one.position, _explain(result.error)))
             continue
-        stored: Stored = outcome.value
+        stored: Stored = result.value
         for merge in stored.merges:
             follow_merge(daemon, merge)
         counts[stored.result] += 1

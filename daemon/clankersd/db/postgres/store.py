@@ -28,7 +28,7 @@ from clankersd.db.errors import (
     read_unavailable,
 )
 from clankersd.db.file_guard import FileGuard
-from clankersd.db.group_commit import Change, Outcome, commit_together
+from clankersd.db.group_commit import Change, ChangeResult, commit_together
 from clankersd.db.postgres.backup import restore_aside, swap_schemas
 from clankersd.db.postgres.connection import (
     PostgresConnection,
@@ -359,7 +359,7 @@ class PostgresStore(Store):
     def _set_synchronous_commit(self, db: Db) -> None:
         db.execute(f"SET synchronous_commit = {'on' if self._durability == 'full' else 'off'}")
 
-    def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[Outcome]:
+    def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[ChangeResult]:
         """Commit; if another daemon's writes are in the way, commit the same changes again."""
         remaining = iter(changes)
         taken: list[Change] = []
