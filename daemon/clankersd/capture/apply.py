@@ -35,7 +35,7 @@ from clankersd.db import Db, Notification, Store
 from clankersd.db.group_commit import ChangeResult
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, insert_new, upsert
 from clankersd.index.index import Index
-from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
+from clankersd.index.session_texts import add_tool_to_backlog, index_message, index_role
 from clankersd.projects import ensure_project
 from clankersd.redaction.engine import count_redactions
 from clankersd.wire.preparation import prepare

@@ -31,7 +31,7 @@ from clankersd.capture.events import (
 )
 from clankersd.db.commit_priority import yield_to_commits
 from clankersd.index.chunks import ChunkedText
-from clankersd.index.messages import has_subject
+from clankersd.index.session_texts import has_subject
 from clankersd.projects import Folder, find_folder
 from clankersd.redaction.engine import redact, redact_all, truncate
 
