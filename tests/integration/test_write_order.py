@@ -308,11 +308,11 @@ def test_bulk_work_waits_while_a_commit_runs_its_statements() -> None:
         commit_priority.yield_to_commits()
         order.append("bulk")
 
-    with commit_priority.statements_first():
+    with commit_priority.bulk_work_held():
         worker = threading.Thread(target=prepare)
         worker.start()
         order.append("statements")
-        commit_priority.let_bulk_work_go_on()
+        commit_priority.release_bulk_work()
         worker.join(30)
         order.append("disk")
     assert order == ["statements", "bulk", "disk"]

@@ -6,20 +6,13 @@ thread with bulk work therefore waits while statements run. It goes on while the
 """
 
 import threading
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 MAX_WAIT_SECONDS = 0.1
 """Bulk work continues after this time, even if the transaction is still running its statements."""
-
-BULK_CHANGE_SECONDS = 0.003
-"""Time after which a bulk change begins nothing more: single events wait until it ends."""
 
 
 class _Statements:
@@ -55,13 +48,13 @@ class _Statements:
 _statements = _Statements()
 
 
-def statements_first() -> _Statements:
-    """Have threads that call `yield_to_commits` wait until the block, or `let_bulk_work_go_on` in it, is done."""
+def bulk_work_held() -> _Statements:
+    """Hold threads that call `yield_to_commits` until the block ends, or calls `release_bulk_work`."""
     return _statements
 
 
-def let_bulk_work_go_on() -> None:
-    """Release the waiting threads: what follows takes long in SQLite, and does not need the interpreter lock."""
+def release_bulk_work() -> None:
+    """Release the threads that are held: what follows takes long in SQLite, and does not need the interpreter lock."""
     _statements.end()
 
 
@@ -90,12 +83,3 @@ def _load_sched_yield() -> Any:
         return ctypes.CDLL(None).sched_yield
     except (OSError, AttributeError):
         return None
-
-
-def take_briefly(items: Iterable[T]) -> Iterator[T]:
-    """Yield items, at least one, until a bulk change has taken long enough; the rest is left to its next run."""
-    stop_at = time.monotonic() + BULK_CHANGE_SECONDS
-    for item in items:
-        yield item
-        if time.monotonic() > stop_at:
-            return

@@ -16,7 +16,7 @@ import anyio
 
 from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import wal
-from clankersd.db.commit_priority import statements_first
+from clankersd.db.commit_priority import bulk_work_held
 from clankersd.db.connection import Connection, Db, Notification
 from clankersd.db.engine import MAX_CHUNKS_INDEXED_AT_ONCE
 from clankersd.db.errors import STORAGE_ERRORS, FileChanged, FileGone, describe_error, write_unavailable
@@ -295,7 +295,7 @@ class CommittingConnection(ReopeningConnection):
     def _run_commit(self, db: Db, writes: list[PendingWrite]) -> list[ChangeResult]:
         """Commit writes from the queue, in the connection's thread."""
         started = time.perf_counter()
-        with statements_first():
+        with bulk_work_held():
             self._guard.verify_before_commit()
             changes = self.queue.select(writes, BULK_SECONDS)
             if self._guard.before_commit():
@@ -303,7 +303,7 @@ class CommittingConnection(ReopeningConnection):
                 self._guard.stamp_committed()
             else:
                 results = self._commit_together(db, changes)
-        with statements_first():
+        with bulk_work_held():
             self._guard.verify_commit(db)
         metrics.commit_seconds.observe(time.perf_counter() - started)
         metrics.commit_writes.observe(len(results))

@@ -21,7 +21,7 @@ import apsw
 import msgspec
 
 from clankers_protocol.subscriptions import ChangeKind
-from clankersd.db.commit_priority import let_bulk_work_go_on
+from clankersd.db.commit_priority import release_bulk_work
 from clankersd.db.engine import Engine
 from clankersd.db.errors import SchemaRefused
 from clankersd.db.sqlite_engine import SqliteEngine
@@ -151,7 +151,7 @@ class Db:
             yield
             for finish in self._finishing:
                 finish(self)
-            let_bulk_work_go_on()
+            release_bulk_work()
             started = time.perf_counter()
             self.execute("COMMIT")
             metrics.sync_seconds.observe(time.perf_counter() - started)
@@ -168,7 +168,7 @@ class Db:
 
     def index_full_text(self) -> None:
         """Index the words of all chunks that are stored."""
-        let_bulk_work_go_on()
+        release_bulk_work()
         self.engine.index_full_text(self)
         self.unindexed_chunks = 0
 

@@ -17,7 +17,7 @@ import structlog
 from clankers_protocol.database_files import replace_database
 from clankersd.db import wal
 from clankersd.db.backup import back_up, has_empty_pages
-from clankersd.db.commit_priority import statements_first
+from clankersd.db.commit_priority import bulk_work_held
 from clankersd.db.connection import Db
 from clankersd.db.errors import FILE_DELETED, RESTORE_HINT, FileChanged, FileGone
 from clankersd.db.wal_link import link_wal, put_back_wal
@@ -274,12 +274,12 @@ class FileGuard:
 
     def checkpoint(self, db: Db) -> None:
         """Write the WAL to the database as far as readers allow, without waiting for them."""
-        with statements_first():
+        with bulk_work_held():
             self.verify()
         try:
             db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         finally:
-            with statements_first():
+            with bulk_work_held():
                 self._accept_checkpoint(db)
         self._needs_stamp = True  # the next commit may restart the WAL
         self.unflushed_pages, self._frames_at_checkpoint = 0, self._wal_frames

@@ -20,10 +20,9 @@ from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetSelectio
 from clankersd.backups import make_backup
 from clankersd.clock import to_ms
 from clankersd.db import Db, Notification
-from clankersd.db.commit_priority import take_briefly
 from clankersd.db.ids import resolve_id
 from clankersd.documents.documents import delete_document
-from clankersd.forgetting.erasing import erase_free_space
+from clankersd.forgetting.erasing import erase_free_space, take_briefly
 from clankersd.forgetting.traces import (
     CONDITIONS_ELSEWHERE,
     MAX_NEEDLES,

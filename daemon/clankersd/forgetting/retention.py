@@ -18,9 +18,8 @@ from clankers_protocol.retention import RetentionCount, RetentionPlan, Retention
 from clankersd import clock
 from clankersd.config import Config
 from clankersd.db import Db
-from clankersd.db.commit_priority import take_briefly
 from clankersd.documents.documents import delete_document
-from clankersd.forgetting.erasing import erase_free_space
+from clankersd.forgetting.erasing import erase_free_space, take_briefly
 from clankersd.index.backlog import add_to_backlog
 from clankersd.sessions.sessions import erase_session
 from clankersd.wire.jobs import Progress

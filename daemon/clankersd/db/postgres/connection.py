@@ -24,7 +24,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from clankers_protocol.errors import Conflict
-from clankersd.db.commit_priority import let_bulk_work_go_on
+from clankersd.db.commit_priority import release_bulk_work
 from clankersd.db.connection import Connection, Db
 from clankersd.db.engine import DEFAULT_HNSW, HnswOptions
 from clankersd.db.errors import RightMissing, SchemaRefused, ServerBusy, ServerGone
@@ -306,7 +306,7 @@ class PostgresDb(Db):
                 finish(self)
             if self.has_new_words:
                 self.engine.index_full_text(self)
-            let_bulk_work_go_on()
+            release_bulk_work()
             started = time.perf_counter()
             self.server.end("COMMIT")
             metrics.sync_seconds.observe(time.perf_counter() - started)
