@@ -369,7 +369,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "subscriptions": daemon.hub.run,
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
-        "follow": daemon.index.follow_store,
+        "shared index": daemon.index.sync_shared_index_periodically,
         "chunk": partial(backlog.process_backlog, daemon.index),
         "rebuild": daemon.rebuilder.run,
         "sweep": partial(reindex.sweep_periodically, daemon.index),

@@ -282,4 +282,4 @@ def test_schema_is_opened_although_a_session_that_has_locked_it_is_still_ending(
     threading.Timer(RELEASE_SECONDS / 2, ending.close).start()
     with running_daemon(home, HOME=str(home), CLANKERS_DATABASE_URL=url) as daemon, daemon.connect() as rpc:
         assert rpc.call("health")["problem"] is None
-        assert all("database refused" not in path.read_text() for path in daemon.logs.iterdir())
+        assert all("database open failed" not in path.read_text() for path in daemon.logs.iterdir())

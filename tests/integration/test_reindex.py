@@ -114,7 +114,7 @@ async def test_generation_of_another_daemon_is_neither_published_nor_dropped(
             elsewhere.append(generations.create(db, index.wanted, "building", index.live.chunking.number))
 
         await index.store.run_exclusive(build_elsewhere)
-        [index.building] = elsewhere  # as `Index.follow` does
+        [index.building] = elsewhere  # as `Index.sync_shared_index` does
 
     monkeypatch.setattr(index, "index_vectors", reopen)
     assert_reopened(await rebuild(index))

@@ -111,7 +111,7 @@ class LoadedIndex:
     live = None
     vector_count = CHUNKS
 
-    async def follow(self) -> None: ...
+    async def sync_shared_index(self) -> None: ...
 
 
 @pytest.mark.parametrize(

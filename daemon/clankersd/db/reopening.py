@@ -75,7 +75,7 @@ class ReopeningConnection:
                     await self._open()
         except (apsw.Error, OSError, FileGone, SchemaRefused) as error:
             if (problem := describe_error(error)) != self.problem:
-                log.error("database refused", problem=problem, error=str(error))
+                log.error("database open failed", problem=problem, error=str(error))
             self.problem = problem
 
     async def create_if_missing(self) -> bool:

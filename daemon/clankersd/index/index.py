@@ -27,7 +27,7 @@ MAX_SPEAKERS = 1000
 REINDEX_LOCK = "reindex"
 """Lock of the daemon that builds a generation."""
 
-FOLLOW_SECONDS = 2.0
+SYNC_SECONDS = 2.0
 """Time between two checks of what other daemons have done; a search checks too."""
 
 log = structlog.get_logger(component="index")
@@ -171,7 +171,7 @@ class Index:
         if self.live and self.live.id == generation.id:
             self.vector_count += len(vectors)
         if self.mirror is not None and self.mirror.generation == generation.id and not self.store.is_shared:
-            self.mirror.add(vectors)  # otherwise they are in the log that `follow` reads
+            self.mirror.add(vectors)  # otherwise they are in the log that `sync_shared_index` reads
 
     def vectors_removed(self, generation: Generation, chunks: list[int]) -> None:
         """Update count and mirror after vectors were removed from this generation."""
@@ -252,7 +252,7 @@ class Index:
             await self.store.run_exclusive(self.on_database_opened)
         self.wake()
 
-    async def follow(self) -> None:
+    async def sync_shared_index(self) -> None:
         """Take over what other daemons that share the tables have done: a rebuilt index, and new vectors."""
         if not self.store.is_shared or self.live is None:
             return
@@ -277,21 +277,21 @@ class Index:
                 self.vector_count = await self.store.read(partial(count, generation=found.live))
         elif found.added is not None and mirror is not None and self.mirror is mirror:
             if not found.added.is_complete:
-                self.mirror = None  # too many to follow: they are all read again
+                self.mirror = None  # too many were added: all are read again
             elif found.added.position > mirror.added_seen:
                 mirror.add(found.vectors)
                 mirror.added_seen, self.vector_count = found.added.position, found.vector_count
 
-    async def follow_store(self) -> None:
-        """Follow other daemons, and have the live vectors indexed, for as long as the daemon runs."""
+    async def sync_shared_index_periodically(self) -> None:
+        """Sync with other daemons, and have the live vectors indexed, for as long as the daemon runs."""
         while True:
             try:
                 if self.live is not None and not self.store.problem:
                     await self.index_vectors(self.live)
-                    await self.follow()
+                    await self.sync_shared_index()
             except Exception:
-                log.exception("index not followed")
-            await anyio.sleep(FOLLOW_SECONDS)
+                log.exception("shared index sync failed")
+            await anyio.sleep(SYNC_SECONDS)
 
     async def index_vectors(self, generation: Generation) -> None:
         """Have the engine index the vectors of a generation, once they are many."""

@@ -57,7 +57,7 @@ _COUNT_FAILURE = (
     "UPDATE index_queue SET attempts = attempts + 1, error = :error WHERE generation = :generation AND chunk = :chunk"
 )
 
-log = structlog.get_logger(component="queue")
+log = structlog.get_logger(component="embedding")
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class VectorSearch:
         self, vector: Vector, chunk_filter: ChunkFilter, k: int, labels: LabelLookup | None = None
     ) -> ScoredChunks:
         """Return the `k` nearest chunks, by the vectors in memory once they are loaded."""
-        await self._index.follow()
+        await self._index.sync_shared_index()
         await self._load_mirror()
         mirror = self._index.mirror
         if mirror is not None and mirror.complete:
@@ -149,7 +149,7 @@ class VectorSearch:
 
     async def nearest_exact(self, vector: Vector, chunk_filter: ChunkFilter, k: int) -> ScoredChunks:
         """Return the `k` nearest chunks and their cosines, by the vectors as they are stored."""
-        await self._index.follow()
+        await self._index.sync_shared_index()
         mirror = self._index.mirror
         if mirror is None or not mirror.complete:
             await self._load_mirror()
