@@ -60,15 +60,15 @@ def test_notifications_repeated_within_a_change_are_announced_once(db: Db) -> No
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_change_knows_nothing_of_the_change_before(db: Db, fails: bool) -> None:
-    known: list[object] = []
+def test_change_cache_is_empty_when_the_next_change_begins(db: Db, fails: bool) -> None:
+    cached: list[object] = []
 
     def change(db: Db) -> None:
-        known.append(db.known.get(("updated_at", "s")))
-        db.known["updated_at", "s"] = 1
-        if fails and len(known) == 2:
+        cached.append(db.change_cache.get(("updated_at", "s")))
+        db.change_cache["updated_at", "s"] = 1
+        if fails and len(cached) == 2:
             raise ValueError("refused")
 
     commit_together(db, [change, change])
     commit_together(db, [change])
-    assert set(known) == {None}
+    assert set(cached) == {None}

@@ -344,14 +344,16 @@ def apply_event(db: Db, event: PreparedEvent) -> None:
             _apply_compaction(db, event, compaction)
         case SessionOptedOut(at=at):
             opt_out.opt_out_session(db, event.session_id, at)
-        case FirstPrompt() if ("first prompt", event.session_id) in db.known:
+        case FirstPrompt() if ("first prompt", event.session_id) in db.change_cache:
             pass
         case update:
             has_changed = db.value(_SESSION_UPDATES[type(update)], event.row) is not None
             if has_changed:
                 _announce_session(db, event.session_id)
-            if isinstance(update, FirstPrompt) and (has_changed or ("updated_at", event.session_id) in db.known):
-                db.known["first prompt", event.session_id] = True  # the session is stored, and has a title by now
+            if isinstance(update, FirstPrompt) and (has_changed or ("updated_at", event.session_id) in db.change_cache):
+                db.change_cache["first prompt", event.session_id] = (
+                    True  # the session is stored, and has a title by now
+                )
 
 
 def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) -> None:
@@ -444,13 +446,13 @@ def _apply_compaction(db: Db, event: PreparedEvent, compaction: CompactionReport
 def _ensure_session(db: Db, event: PreparedEvent) -> bool:
     """Create a placeholder session if there is none yet; False for a session that has opted out."""
     row, at = event.row, event.row["created_at"]
-    fact = ("updated_at", event.session_id)
-    known = db.known.get(fact)
-    if known is not None and (at is None or at <= known):
+    key = ("updated_at", event.session_id)
+    cached = db.change_cache.get(key)
+    if cached is not None and (at is None or at <= cached):
         return True
     session = {"id": event.session_id, "at": at}
     if at is not None and db.modify(_CONTINUE_SESSION, session):
-        db.known[fact] = at
+        db.change_cache[key] = at
         return True
     [(is_opted_out, updated_at)] = db.tuples(_SESSION_STATE, session)
     if is_opted_out:
@@ -459,7 +461,7 @@ def _ensure_session(db: Db, event: PreparedEvent) -> bool:
         updated_at = at or row["now"]
         db.execute(_PLACEHOLDER_SESSION, {"id": event.session_id, "source": row.get("source"), "at": updated_at})
         _announce_session(db, event.session_id)
-    db.known[fact] = updated_at
+    db.change_cache[key] = updated_at
     return True
 
 

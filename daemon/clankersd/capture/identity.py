@@ -60,7 +60,7 @@ def _resolve_from_hook(db: Db, identity: HookIdentity, row: dict[str, Any]) -> s
     else:
         message_id = f"{prompt_id or row['session_id']}-{params['digest'][:12] or identity.kind}"
     db.execute(_REMEMBER, {**params, "id": message_id, "line": None})
-    db.known.pop(_no_report_by_hook(params), None)
+    db.change_cache.pop(_no_report_by_hook(params), None)
     return message_id
 
 
@@ -72,7 +72,7 @@ def _resolve_from_transcript(db: Db, identity: TranscriptIdentity, row: dict[str
     line_id = identity.line_id
     params = _params(identity, row) | {"line": line_id}
     no_report_by_hook = _no_report_by_hook(params)
-    if no_report_by_hook in db.known and db.modify(_REMEMBER_NEW, {**params, "id": line_id}):
+    if no_report_by_hook in db.change_cache and db.modify(_REMEMBER_NEW, {**params, "id": line_id}):
         return line_id  # new, since no other transcript had it
     owner = db.fetch_one(_BY_LINE, {"line": line_id})
     if owner and owner["session_id"] != row["session_id"]:
@@ -80,10 +80,10 @@ def _resolve_from_transcript(db: Db, identity: TranscriptIdentity, row: dict[str
             db.after_commit(Notification("session", "stored", row["session_id"]))
         return None
     from_hook = None
-    if no_report_by_hook not in db.known:
+    if no_report_by_hook not in db.change_cache:
         reported = db.fetch_one(_REPORTED_BY_HOOK, params)
         if reported is None:
-            db.known[no_report_by_hook] = True
+            db.change_cache[no_report_by_hook] = True
         elif reported["is_same"]:
             from_hook = reported["message_id"]
     message_id = str(owner["message_id"]) if owner else line_id

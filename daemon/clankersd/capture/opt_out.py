@@ -39,7 +39,7 @@ def opt_out_session(db: Db, session_id: str, now: int) -> None:
     """Store nothing of this session from now on: later events name the session but not its project."""
     sql = "INSERT INTO opted_out (session_id, at) VALUES (:id, :now) ON CONFLICT (session_id) DO NOTHING"
     db.execute(sql, {"id": session_id, "now": now})
-    db.known.clear()
+    db.change_cache.clear()
 
 
 def opt_in_session(db: Db, session_id: str) -> None:

@@ -83,8 +83,8 @@ class Db:
     def _prepare(self) -> None:
         self._finishing: dict[Callable[[Db], None], None] = {}
         self._notifications: dict[tuple[str, str, str], Notification] = {}
-        self.known: dict[tuple[str, str], Any] = {}
-        """Facts that the running change has found out and need not ask for again; forgotten at its end."""
+        self.change_cache: dict[tuple[str, str], Any] = {}
+        """Lookups cached until the running change ends."""
         self.unindexed_chunks = 0
         """Chunks that may have been stored without their words: those of a few are indexed later, together."""
         self.first_new_chunk: int | None = None
@@ -163,7 +163,7 @@ class Db:
         finally:
             self._finishing.clear()
             self._notifications.clear()
-            self.known.clear()
+            self.change_cache.clear()
             self.first_new_chunk = None
 
     def index_full_text(self) -> None:
@@ -184,8 +184,8 @@ class Db:
         self._notifications[notification.kind, notification.action, notification.id] = notification
 
     def end_change(self) -> list[Notification]:
-        """Forget what the change knew and announced; return the announcements."""
-        self.known.clear()
+        """Clear the cache and the announcements of the change; return the announcements."""
+        self.change_cache.clear()
         if not self._notifications:
             return []
         taken = list(self._notifications.values())

@@ -322,7 +322,7 @@ class PostgresDb(Db):
         finally:
             self._finishing.clear()
             self._notifications.clear()
-            self.known.clear()
+            self.change_cache.clear()
             self.has_new_words.clear()
             self.unindexed_chunks = 0  # there are none: words are indexed at once
 
