@@ -25,7 +25,7 @@ from clankersd.capture.pause import Pauses
 from clankersd.capture.spool import Spool
 from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
-from clankersd.db import Store, make_store
+from clankersd.db import Store, fts, make_store
 from clankersd.db.backup import remove_unfinished
 from clankersd.db.engine import HnswOptions, ServerOptions
 from clankersd.db.row_counts import RowCounts
@@ -34,7 +34,7 @@ from clankersd.documents.ingest import Documents
 from clankersd.embedders.base import EmbedderSettings
 from clankersd.hook_start import HookStart, record_path
 from clankersd.http.api_keys import FALLBACK_KEY_VARIABLE
-from clankersd.index import backlog, full_text, reindex
+from clankersd.index import backlog, reindex
 from clankersd.index.counts import IndexCounts, count_index
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
@@ -373,7 +373,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "chunk": partial(backlog.process_backlog, daemon.index),
         "rebuild": daemon.rebuilder.run,
         "sweep": partial(reindex.sweep_periodically, daemon.index),
-        "merge": partial(full_text.keep_fast, daemon.store),
+        "merge": partial(fts.merge_periodically, daemon.store),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
         "queries": daemon.queries.run,

@@ -50,14 +50,14 @@ async def test_full_text_index_is_merged_after_many_texts_were_deleted(store: St
     await add_texts(store, 1, TEXTS + 1)
     await delete_texts(store, 1, DELETED + 1)
     assert await store.read(tombstone_bytes) > fts.MAX_TOMBSTONE_BYTES
-    assert await store.engine.keep_full_text_fast(store) == ["chunks_fts"]
+    assert await store.engine.merge_full_text(store) == ["chunks_fts"]
     assert await store.read(tombstone_bytes) == 0
     found = await store.read(lambda db: db.value("SELECT count(*) FROM chunks_fts WHERE chunks_fts MATCH 'alpha'"))
     assert found == TEXTS - DELETED
-    assert await store.engine.keep_full_text_fast(store) == []
+    assert await store.engine.merge_full_text(store) == []
 
 
 async def test_full_text_index_is_not_rewritten_for_a_few_deleted_texts(store: Store) -> None:
     await add_texts(store, 1, TEXTS + 1)
     await delete_texts(store, 1, DELETED // 100)
-    assert await store.engine.keep_full_text_fast(store) == []
+    assert await store.engine.merge_full_text(store) == []

@@ -305,8 +305,8 @@ class Engine(ABC):
         """Return the reason why backups are made without the index; None if they have it."""
         return None
 
-    async def keep_full_text_fast(self, store: "Store") -> list[str]:
-        """Rewrite the full-text indexes that deleted texts have made slow, and return their names.
+    async def merge_full_text(self, store: "Store") -> list[str]:
+        """Merge the full-text indexes that deleted texts have made slow, and return their names.
 
         A server does that by itself.
         """

@@ -3,11 +3,19 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+import structlog
+
+from clankers_protocol.errors import StorageUnavailable
 from clankersd.db.engine import CHUNK_TEXTS
 
 if TYPE_CHECKING:
     from clankersd.db.connection import Db
     from clankersd.db.store import Store
+
+FIRST_MERGE_SECONDS = 60.0
+MERGE_INTERVAL_SECONDS = 3600.0
+"""To rewrite the index of a million chunks takes about a minute, so it is not done after each deletion."""
 
 MERGE_UNFINISHED_CHANGES = 2
 """Changes that FTS5 counts for a merge that wrote something."""
@@ -24,6 +32,21 @@ _FIRST_TOMBSTONE = 65_537 << 37
 """Least id of a page of deleted rows in the data of an FTS5 table: the number of the segment, from 1 on, and 2^16 are
 above 37 bits for the page."""
 
+log = structlog.get_logger(component="index")
+
+
+async def merge_periodically(store: "Store") -> None:
+    """Rewrite full-text indexes that deleted texts have made slow, for as long as the daemon runs."""
+    wait = FIRST_MERGE_SECONDS
+    while True:
+        await anyio.sleep(wait)
+        wait = MERGE_INTERVAL_SECONDS
+        try:
+            if merged := await store.engine.merge_full_text(store):
+                log.info("full-text index merged", tables=merged)
+        except StorageUnavailable as error:
+            log.debug("full-text merge postponed", problem=error.message)
+
 
 def list_tables(db: "Db") -> list[str]:
     """List the FTS5 tables of the database."""
@@ -38,12 +61,9 @@ async def merge_segments(store: "Store", name: str) -> None:
         pass
 
 
-async def merge_if_rows_were_deleted(store: "Store") -> list[str]:
-    """Merge the tables in which so many rows were deleted that searches are slow; return their names."""
-    slow = await store.read(lambda db: [name for name in list_tables(db) if _has_many_tombstones(db, name)])
-    for name in slow:
-        await merge_segments(store, name)
-    return slow
+def list_slow_tables(db: "Db") -> list[str]:
+    """List the tables in which so many rows were deleted that searches are slow."""
+    return [name for name in list_tables(db) if _has_many_tombstones(db, name)]
 
 
 def _merge(db: "Db", name: str, pages: int) -> bool:

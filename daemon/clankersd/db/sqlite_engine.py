@@ -332,8 +332,11 @@ class SqliteEngine(Engine):
 
         return back_up(db, folder, reason, is_stopped, copy)
 
-    async def keep_full_text_fast(self, store: "Store") -> list[str]:
-        return await fts.merge_if_rows_were_deleted(store)
+    async def merge_full_text(self, store: "Store") -> list[str]:
+        slow = await store.read(fts.list_slow_tables)
+        for name in slow:
+            await fts.merge_segments(store, name)
+        return slow
 
     async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
         """Erase words in full-text segments, free pages, and old pages in the WAL."""
