@@ -12,7 +12,8 @@ from helpers.postgres import PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import settled
 
-from clankersd.db import Db, open_copy
+from clankersd.db import Db
+from clankersd.db.engine_copy import open_copy
 from clankersd.db.migrations import bundled, migrate, roll_back
 from clankersd.db.postgres.connection import PostgresDb, connect, create_schema
 

@@ -18,7 +18,8 @@ from helpers.postgres import FAST, PostgresReplica, PostgresServer, binaries
 from helpers.store import message
 from helpers.waiting import eventually, settled
 
-from clankersd.db import Db, open_copy
+from clankersd.db import Db
+from clankersd.db.engine_copy import open_copy
 from clankersd.db.group_commit import Change, commit_together
 from clankersd.db.postgres import pipeline
 

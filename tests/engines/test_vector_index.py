@@ -18,8 +18,9 @@ from helpers.store import message
 from helpers.waiting import eventually, settled
 from psycopg.pq import TransactionStatus
 
-from clankersd.db import Db, open_copy
+from clankersd.db import Db
 from clankersd.db.engine import DEFAULT_HNSW, ServerOptions
+from clankersd.db.engine_copy import open_copy
 from clankersd.db.errors import ServerGone
 from clankersd.db.postgres import engine, store
 from clankersd.db.postgres.connection import connect

@@ -10,8 +10,8 @@ from anyio import from_thread
 
 from clankers_protocol.admin import DbCheck, DbMigrate, DbRollback, DbVacuum, EngineCopy, JobStarted, Migrated
 from clankers_protocol.errors import Conflict, InvalidParams
-from clankersd.db import Db, open_copy
-from clankersd.db.engine_copy import CopyDiffers, copy_rows
+from clankersd.db import Db
+from clankersd.db.engine_copy import CopyDiffers, copy_rows, open_copy
 from clankersd.db.errors import SchemaRefused, ServerGone
 from clankersd.db.migrations import MigrationRun
 from clankersd.forgetting.erasing import erase_free_space

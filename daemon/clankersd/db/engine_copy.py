@@ -6,7 +6,11 @@ so that the daemon that opens it chunks and embeds it.
 """
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -14,7 +18,9 @@ import msgspec
 
 from clankersd.db.commit_priority import yield_to_commits
 from clankersd.db.compact_backup import ADD_DOCUMENTS_TO_BACKLOG, ADD_TEXTS_TO_BACKLOG, DERIVED_TABLES
-from clankersd.db.connection import Db
+from clankersd.db.connection import Db, check_is_ours
+from clankersd.db.errors import SchemaRefused
+from clankersd.db.migrations import migrate
 
 ROWS_PER_BATCH = 500
 SKIPPED_TABLES = frozenset({*DERIVED_TABLES, "_migrations", "jobs"})
@@ -25,6 +31,30 @@ Report = Callable[[str, int, int], None]
 
 class CopyDiffers(Exception):
     """The copy does not equal the original."""
+
+
+@contextmanager
+def open_copy(target: str, schema: str) -> Iterator[Db]:
+    """Open the database that everything is copied to: a SQLite file, or a schema of a PostgreSQL server."""
+    if target.startswith(("postgresql://", "postgres://")):
+        from clankersd.db.postgres.connection import PostgresDb, create_schema  # their driver is optional
+
+        server = create_schema(target, schema)
+        try:
+            copy: Db = PostgresDb(server)
+            migrate(copy, Path())
+            yield copy
+        finally:
+            server.close()
+        return
+    raw = apsw.Connection(target) if target == ":memory:" else _open_file(target)
+    try:
+        raw.pragma("foreign_keys", 1)
+        copy = Db(raw)
+        migrate(copy, Path(target).parent)
+        yield copy
+    finally:
+        raw.close()
 
 
 def copy_rows(
@@ -66,6 +96,28 @@ def copy_rows(
                 raise CopyDiffers(f"table {table.name} differs: {found}")
             copied[table.name] = copy[0]
     return copied
+
+
+def _open_file(path: str) -> apsw.Connection:
+    """Open a new file, or a database of clankers; raises SchemaRefused for anything else and does not change it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        os.close(descriptor)
+    except OSError as error:
+        raise SchemaRefused(f"{path} cannot be opened, links are not followed: {error.strerror}") from error
+    if not is_file:
+        raise SchemaRefused(f"{path} is not a regular file")
+    raw = apsw.Connection(path)
+    try:
+        check_is_ours(raw)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raw.close()
+        raise SchemaRefused(f"{path} is not a database") from error
+    except SchemaRefused:
+        raw.close()
+        raise
+    return raw
 
 
 class CopiedTable(msgspec.Struct, frozen=True):

@@ -17,10 +17,9 @@ import psycopg
 
 from clankers_protocol.database_files import DUMP_SUFFIX, check_database, copy_database, manifest_path, sync
 from clankers_protocol.safe_writes import write_file
-from clankersd.db import open_copy
 from clankersd.db.backup import UNFINISHED_SUFFIX
 from clankersd.db.connection import Db
-from clankersd.db.engine_copy import CopyDiffers, copy_rows
+from clankersd.db.engine_copy import CopyDiffers, copy_rows, open_copy
 from clankersd.db.migrations import migrate
 from clankersd.db.postgres.connection import PostgresDb, connect
 from clankersd.db.postgres.dump import find_problem, make_dump, restore_dump
