@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,6 +97,17 @@ def has_empty_pages(database: Path, after_page: int) -> bool:
     return False
 
 
+def verify_copy(source: Db, copy: apsw.Connection, tables: Collection[str] | None = None) -> None:
+    """Raise CorruptError if the copy is damaged or lacks rows of one of these tables, by default of any."""
+    verdict = copy.pragma("integrity_check")
+    if verdict != "ok":
+        raise apsw.CorruptError(f"the copy is damaged: {verdict}")
+    copied, rows = count_rows(copy), count_rows(source.raw)
+    compared = {*rows, *copied} if tables is None else tables
+    if different := sorted(name for name in compared if rows.get(name) != copied.get(name)):
+        raise apsw.CorruptError(f"the copy lacks rows of {', '.join(different)}")
+
+
 def _copy(source: Db, target: Path, is_stopped: Callable[[], bool]) -> None:
     copy = apsw.Connection(str(target))
     descriptor = os.open(target, os.O_RDWR)
@@ -114,12 +125,7 @@ def _copy(source: Db, target: Path, is_stopped: Callable[[], bool]) -> None:
                 _sync_data(descriptor)
         copy.pragma("journal_mode", "delete")  # a single file without a WAL
         new_generation(Db(copy))  # the WAL of the original does not belong to the copy
-        verdict = copy.pragma("integrity_check")
-        if verdict != "ok":
-            raise apsw.CorruptError(f"the copy is damaged: {verdict}")
-        if (copied := count_rows(copy)) != (rows := count_rows(source.raw)):
-            different = sorted(name for name in {*rows, *copied} if rows.get(name) != copied.get(name))
-            raise apsw.CorruptError(f"the copy lacks rows of {', '.join(different)}")
+        verify_copy(source, copy)
     finally:
         copy.close()
         os.close(descriptor)  # after SQLite's: closing a descriptor releases the locks of all others in the process

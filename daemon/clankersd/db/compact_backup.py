@@ -5,18 +5,21 @@ copy, so that the daemon that opens it makes the index again by itself.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from clankers_protocol.database_files import count_rows
+from clankersd.db.backup import verify_copy
 from clankersd.db.commit_priority import yield_to_commits
 from clankersd.db.connection import Db
 from clankersd.db.wal import new_generation
 
-ROWS_PER_STEP = 500
+Row = tuple[Any, ...]
+
+ROWS_PER_BATCH = 500
 
 DERIVED_TABLES = (
     "chunks", "index_queue", "index_generations", "index_backlog", "embedding_cache", "embedding_models", "files",
@@ -53,7 +56,7 @@ def copy_without_index(source: Db, target: Path, is_stopped: Callable[[], bool])
         copy.pragma("synchronous", "off")  # synced here, and once more when it is complete
         tables = _create_tables(source, copy)
         for table in tables:
-            for rows in _steps(source, table):
+            for rows in batches(source.raw.execute(f'SELECT * FROM "{table}"')):
                 if is_stopped():
                     raise apsw.InterruptError("the backup was cancelled")
                 with copy:
@@ -66,22 +69,27 @@ def copy_without_index(source: Db, target: Path, is_stopped: Callable[[], bool])
             copy.execute(ADD_TEXTS_TO_BACKLOG)
             copy.execute(ADD_DOCUMENTS_TO_BACKLOG)
         new_generation(Db(copy))
-        _verify(source, copy, tables)
+        verify_copy(source, copy, tables)
     finally:
         copy.close()
         os.close(descriptor)  # after SQLite's: closing a descriptor releases the locks of all others in the process
 
 
+def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield the rows of a table in batches, each after the statements of a commit that is running."""
+    remaining = iter(rows)
+    while batch := list(islice(remaining, ROWS_PER_BATCH)):
+        yield_to_commits()
+        yield batch
+
+
 def _create_tables(source: Db, copy: apsw.Connection) -> list[str]:
     """Create all ordinary tables, and return the names of those whose rows are copied."""
-    sql = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite^_%' ESCAPE '^'"
-    tables = {row["name"]: row["sql"] for row in source.fetch(sql)}
-    virtual = [name for name, statement in tables.items() if statement.startswith("CREATE VIRTUAL")]
-    shadows = tuple(f"{name}_" for name in virtual)  # not all of them are marked as such in pragma_table_list
-    ordinary = [name for name in tables if name not in virtual and not name.startswith(shadows)]
-    for name in ordinary:
-        copy.execute(tables[name])
-    return [name for name in ordinary if name not in DERIVED_TABLES]
+    statements = dict(source.tuples("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    tables = source.engine.copied_tables(source)
+    for name in tables:
+        copy.execute(statements[name])
+    return [name for name in tables if name not in DERIVED_TABLES]
 
 
 def _create_rest(source: Db, copy: apsw.Connection) -> None:
@@ -94,26 +102,3 @@ def _create_rest(source: Db, copy: apsw.Connection) -> None:
     """
     for (statement,) in source.tuples(sql):
         copy.execute(statement)
-
-
-def _steps(source: Db, table: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows of a table, some at a time."""
-    cursor = source.raw.execute(f'SELECT * FROM "{table}"')
-    rows: list[tuple[Any, ...]] = []
-    for row in cursor:
-        rows.append(row)
-        if len(rows) == ROWS_PER_STEP:
-            yield_to_commits()
-            yield rows
-            rows = []
-    if rows:
-        yield rows
-
-
-def _verify(source: Db, copy: apsw.Connection, tables: list[str]) -> None:
-    verdict = copy.pragma("integrity_check")
-    if verdict != "ok":
-        raise apsw.CorruptError(f"the copy is damaged: {verdict}")
-    copied, rows = count_rows(copy), count_rows(source.raw)
-    if different := sorted(name for name in tables if copied[name] != rows[name]):
-        raise apsw.CorruptError(f"the copy lacks rows of {', '.join(different)}")

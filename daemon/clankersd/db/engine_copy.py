@@ -17,12 +17,17 @@ import apsw
 import msgspec
 
 from clankersd.db.commit_priority import yield_to_commits
-from clankersd.db.compact_backup import ADD_DOCUMENTS_TO_BACKLOG, ADD_TEXTS_TO_BACKLOG, DERIVED_TABLES
+from clankersd.db.compact_backup import (
+    ADD_DOCUMENTS_TO_BACKLOG,
+    ADD_TEXTS_TO_BACKLOG,
+    DERIVED_TABLES,
+    ROWS_PER_BATCH,
+    batches,
+)
 from clankersd.db.connection import Db, check_is_ours
 from clankersd.db.errors import SchemaRefused
 from clankersd.db.migrations import migrate
 
-ROWS_PER_BATCH = 500
 SKIPPED_TABLES = frozenset({*DERIVED_TABLES, "_migrations", "jobs"})
 """Tables that a copy makes itself: the index, the applied migrations, and the jobs, of which one is the copy."""
 
@@ -70,10 +75,9 @@ def copy_rows(
     with target.engine.triggers_disabled(target):
         for table in tables:
             report(table.name, done, total)
-            for rows in _batches(source, table):
+            for rows in batches(_stored_rows(source, table)):
                 if is_stopped():
                     raise apsw.InterruptError("the copy was cancelled")
-                yield_to_commits()
                 with target.transaction():
                     target.engine.insert_rows(target, table.name, table.columns, rows)
                 done += len(rows)
@@ -145,17 +149,10 @@ def _ordered_tables(source: Db, target: Db) -> list[CopiedTable]:
     return ordered
 
 
-def _batches(source: Db, table: CopiedTable) -> Iterator[list[tuple[Any, ...]]]:
+def _stored_rows(source: Db, table: CopiedTable) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table, in the order in which they were stored where that is known."""
     order = source.engine.stored_order(source, table.name) or table.order
-    rows: list[tuple[Any, ...]] = []
-    for _, row in source.stream(f"SELECT {', '.join(table.columns)} FROM {table.name} ORDER BY {order}"):
-        rows.append(row)
-        if len(rows) == ROWS_PER_BATCH:
-            yield rows
-            rows = []
-    if rows:
-        yield rows
+    return (row for _, row in source.stream(f"SELECT {', '.join(table.columns)} FROM {table.name} ORDER BY {order}"))
 
 
 def _checksum(db: Db, table: CopiedTable) -> tuple[int, str]:

@@ -291,7 +291,7 @@ class SqliteEngine(Engine):
         sql = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite^_%' ESCAPE '^'"
         tables: dict[str, str] = dict(db.tuples(sql))
         virtual = [name for name, statement in tables.items() if statement.startswith("CREATE VIRTUAL")]
-        shadows = tuple(f"{name}_" for name in virtual)
+        shadows = tuple(f"{name}_" for name in virtual)  # not all of them are marked as such in pragma_table_list
         return [name for name in tables if name not in virtual and not name.startswith(shadows)]
 
     def stored_order(self, db: "Db", table: str) -> str | None:
