@@ -69,10 +69,10 @@ def test_hash_inside_a_code_fence_is_no_heading() -> None:
 
 
 def test_cjk_text_is_counted_by_character() -> None:
-    assert len(chunk("漢" * 400)) == 1
-    assert len(chunk("漢" * 401)) == 2
-    assert len(chunk("a" * 1600)) == 1
-    assert len(chunk("a" * 1601)) == 2
+    assert len(chunk("漢" * 400, 400, 80)) == 1
+    assert len(chunk("漢" * 401, 400, 80)) == 2
+    assert len(chunk("a" * 1600, 400, 80)) == 1
+    assert len(chunk("a" * 1601, 400, 80)) == 2
 
 
 def test_long_line_is_split_after_a_word() -> None:
@@ -89,7 +89,7 @@ def test_accent_is_not_split_from_its_letter() -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n\t"])
 def test_blank_text_has_no_chunks(text: str) -> None:
-    assert chunk(text) == []
+    assert chunk(text, 400, 80) == []
 
 
 def test_has_cjk_agrees_with_the_ranges_for_every_character() -> None:

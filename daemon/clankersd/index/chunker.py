@@ -8,8 +8,6 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-DEFAULT_TOKENS = 400
-DEFAULT_OVERLAP_TOKENS = 80
 MAX_SCAN_CHARS = 64 * 1024
 """Characters that one regular expression call scans, which holds the interpreter lock."""
 
@@ -57,7 +55,7 @@ class _Pieces(msgspec.Struct, frozen=True):
     """The pieces that open a section."""
 
 
-def chunk(text: str, tokens: int = DEFAULT_TOKENS, overlap: int = DEFAULT_OVERLAP_TOKENS) -> list[Chunk]:
+def chunk(text: str, tokens: int, overlap: int) -> list[Chunk]:
     """Split `text` into chunks of at most `tokens`, which together hold every character of it.
 
     Consecutive chunks share about `overlap` tokens. Blank text has no chunks.

@@ -112,8 +112,10 @@ def create(db: Db, wanted: GenerationSpec, state: str, chunking: int) -> Generat
     return generation
 
 
-def next_chunking(db: Db) -> int:
-    """Return a chunking number that no chunk has."""
+def choose_chunking(db: Db, wanted: GenerationSpec, current: Generation | None) -> int:
+    """Return the chunking number of the current generation if it fits, otherwise one that no chunk has."""
+    if current is not None and wanted.has_same_chunking(current):
+        return current.chunking.number
     return int(db.value("SELECT coalesce(max(chunking), 0) + 1 FROM index_generations"))
 
 

@@ -354,10 +354,7 @@ class Index:
         """Create the wanted generation in place of an empty one or none; without sqlite-vec it has no vectors."""
         db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'live'")
         wanted = self.wanted
-        if previous is not None and wanted.has_same_chunking(previous):
-            chunking = previous.chunking.number
-        else:
-            chunking = generations.next_chunking(db)
+        chunking = generations.choose_chunking(db, wanted, previous)
         if self.store.vec.version is None:
             wanted = GenerationSpec(NO_EMBEDDER, wanted.chunk_tokens, wanted.overlap, wanted.sources)
         live = generations.create(db, wanted, "live", chunking)

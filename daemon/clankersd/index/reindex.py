@@ -35,7 +35,7 @@ CHECK_SECONDS = 5.0
 RETRY_SECONDS = 600.0
 """Wait after an automatic rebuild that failed; changed settings end it."""
 
-_COUNT_FAILED = """
+_COUNT_CHUNKS = """
     SELECT (SELECT count(*) FROM chunks WHERE chunking = :chunking) AS chunks,
            (SELECT count(*) FROM index_queue WHERE generation = :id AND attempts >= :attempts) AS failed,
            (SELECT max(error) FROM index_queue WHERE generation = :id) AS error
@@ -56,10 +56,7 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
     def create_building(db: Db) -> Generation:
         if index.building is not None or not db.engine.lock(db, REINDEX_LOCK):
             raise Conflict("a reindex is running already")
-        if index.live is not None and index.wanted.has_same_chunking(index.live):
-            chunking = index.live.chunking.number
-        else:
-            chunking = generations.next_chunking(db)
+        chunking = generations.choose_chunking(db, index.wanted, index.live)
         return generations.create(db, index.wanted, "building", chunking)
 
     building = await index.store.write(create_building)
@@ -241,22 +238,20 @@ async def _publish(index: Index, building: Generation) -> dict[str, int]:
     """Make the new generation the live one; raises Conflict if there are texts and none of them has a vector."""
     building = _ensure_building(index.building, building)  # with the dimensions of a remote model
 
+    def count_chunks(db: Db) -> tuple[int, int, str | None]:
+        params = {"chunking": building.chunking.number, "id": building.id, "attempts": MAX_ATTEMPTS}
+        [(chunks, failed, error)] = db.tuples(_COUNT_CHUNKS, params)
+        return chunks, failed, error
+
     def publish(db: Db) -> tuple[Generation, int, int]:
         _ensure_building(generations.find(db, "building"), building)
-        live = generations.publish(db, building)
-        failed = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts >= :attempts"
-        chunks = "SELECT count(*) FROM chunks WHERE chunking = :chunking"
-        return (
-            live,
-            int(db.value(chunks, {"chunking": live.chunking.number})),
-            int(db.value(failed, {"id": live.id, "attempts": MAX_ATTEMPTS})),
-        )
+        chunks, failed, _ = count_chunks(db)
+        return generations.publish(db, building), chunks, failed
 
     if building.identity.provider != "none":
-        params = {"chunking": building.chunking.number, "id": building.id, "attempts": MAX_ATTEMPTS}
-        row = await index.store.read(lambda db: db.fetch_one(_COUNT_FAILED, params))
-        if row and row["chunks"] and row["failed"] >= row["chunks"]:  # the old index is better
-            raise Conflict(f"the model made no vector for any of the {row['chunks']:,} chunks: {row['error']}")
+        chunks, failed, error = await index.store.read(count_chunks)
+        if chunks and failed >= chunks:  # the old index is better
+            raise Conflict(f"the model made no vector for any of the {chunks:,} chunks: {error}")
     await index.index_vectors(building)
     live, chunks, failed = await index.store.write(publish)
     index.rebuild_error = None
