@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clankersd.index.mirror import MAX_CANDIDATES, MAX_RANKED_DIRECTLY, LabelSet, Mirror
-from clankersd.index.vectors import LabelledVector, ScoredChunks
+from clankersd.index.vector_store import LabelledVector, ScoredChunks
 
 DIMS = 64
 

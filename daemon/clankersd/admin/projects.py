@@ -25,7 +25,7 @@ from clankers_protocol.projects import (
 from clankersd import clock
 from clankersd.db import Db, Notification
 from clankersd.documents.documents import delete_document
-from clankersd.index.vectors import label_of
+from clankersd.index.vector_store import label_of
 from clankersd.projects import PROJECT_LABEL, find_folder, require_project_id
 from clankersd.projects.store import Merge, match_folder, merge_projects, place_folder, show_at
 from clankersd.redaction.engine import redact

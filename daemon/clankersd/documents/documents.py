@@ -51,7 +51,7 @@ from clankersd.documents.store import (
 from clankersd.index.chunks import hash_of
 from clankersd.index.index import Index
 from clankersd.index.tokenize import count_words, other_forms
-from clankersd.index.vectors import LabelledVector
+from clankersd.index.vector_store import LabelledVector
 from clankersd.projects import find_project_id
 from clankersd.redaction.engine import count_redactions, redact, without_secrets
 from clankersd.wire.preparation import prepare

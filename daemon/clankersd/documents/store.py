@@ -17,13 +17,13 @@ from clankers_protocol.errors import Conflict, NotFound
 from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.documents.extractor.records import Record
-from clankersd.index import generations, vectors
+from clankersd.index import generations, vector_store
 from clankersd.index.backlog import TEXT_KINDS, TextKind
 from clankersd.index.chunker import Chunk
 from clankersd.index.chunks import ChunkedText, Chunking, Owner, hash_of, replace_chunks
 from clankersd.index.generations import Generation
 from clankersd.index.tokenize import count_words, other_forms
-from clankersd.index.vectors import LabelledVector
+from clankersd.index.vector_store import LabelledVector
 
 INDEX_SOURCE = "documents"
 """Value of `chunks.source` for document chunks."""
@@ -237,7 +237,8 @@ def store_vectors(db: Db, live: Generation, embeddings: dict[str, bytes]) -> lis
     if now_live is None or now_live.id != live.id:
         return []
     sql = f"""
-        SELECT id, {vectors.PROJECT} AS project FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking
+        SELECT id, {vector_store.PROJECT} AS project FROM chunks
+        WHERE document_chunk_id = :chunk AND chunking = :chunking
     """
     stored: list[LabelledVector] = []
     db.engine.queue_new_chunks(db)  # so that those with a vector can be removed from the queue
@@ -246,7 +247,7 @@ def store_vectors(db: Db, live: Generation, embeddings: dict[str, bytes]) -> lis
         if row is not None:
             stored.append((row["id"], vector, INDEX_SOURCE, row["project"]))
             db.execute("DELETE FROM index_queue WHERE generation = :g AND chunk = :c", {"g": live.id, "c": row["id"]})
-    vectors.insert(db, live, [(chunk, vector) for chunk, vector, _, _ in stored])
+    vector_store.insert(db, live, [(chunk, vector) for chunk, vector, _, _ in stored])
     return stored
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from clankersd.db import Db
-from clankersd.index import generations, vectors
+from clankersd.index import generations, vector_store
 from clankersd.index.generations import Generation
 
 
@@ -24,7 +24,9 @@ def count_index(db: Db) -> IndexCounts:
     )
     return IndexCounts(
         chunks={row["source"]: row["chunks"] for row in per_source},
-        vectors={one.id: vectors.count(db, one) if _has_vectors(db, one) else 0 for one in (live, building) if one},
+        vectors={
+            one.id: vector_store.count(db, one) if _has_vectors(db, one) else 0 for one in (live, building) if one
+        },
         cache_entries=db.value("SELECT count(*) FROM embedding_cache"),
     )
 

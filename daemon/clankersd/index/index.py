@@ -18,7 +18,7 @@ from clankersd.index import generations
 from clankersd.index.chunks import HAS_SPEAKER, ChunkedText, Chunking, add_tools_to_backlog, chunk_text
 from clankersd.index.generations import NO_EMBEDDER, Generation, GenerationSpec
 from clankersd.index.mirror import Mirror
-from clankersd.index.vectors import LabelledVector, count, read_added_vectors, read_samples, read_slice
+from clankersd.index.vector_store import LabelledVector, count, read_added_vectors, read_samples, read_slice
 
 MAX_INLINE_CHARS = 50_000
 """A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""

@@ -21,7 +21,7 @@ from clankersd.index.fixed_point import (
     to_fixed_point,
     to_floats,
 )
-from clankersd.index.vectors import LabelledVector, ScoredChunks
+from clankersd.index.vector_store import LabelledVector, ScoredChunks
 
 MAX_ERRORS = 4
 MAX_CANDIDATES = 4096

@@ -13,7 +13,7 @@ import structlog
 from clankersd.db import Db
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders.base import PROBE_TEXT, EmbedderUnavailable, ItemFailed
-from clankersd.index import generations, vectors
+from clankersd.index import generations, vector_store
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 
@@ -35,7 +35,7 @@ PROVIDERS_WITHOUT_CACHE = ("static",)
 
 # The queue first: PostgreSQL would read all chunks up to the first that waits, for each batch of a large import.
 _PENDING = f"""
-    SELECT chunk, {CHUNK_TEXT} AS text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
+    SELECT chunk, {CHUNK_TEXT} AS text, hash, {vector_store.LABEL} AS label, {vector_store.PROJECT} AS project
     FROM (
         SELECT chunk FROM index_queue WHERE generation = :generation AND attempts < :attempts
         ORDER BY chunk LIMIT :limit
@@ -238,7 +238,7 @@ class EmbeddingQueue:
             current = generation
             if current.identity.dims is None and ready:
                 current = generations.set_dims(db, current, len(ready[0][1]) // 4)
-            vectors.insert(db, current, ready)
+            vector_store.insert(db, current, ready)
             if ready:
                 chunks = json.dumps([chunk for chunk, _ in ready])
                 db.execute(_REMOVE, {"generation": current.id, "chunks": chunks})

@@ -7,7 +7,7 @@ from operator import methodcaller
 
 from clankersd.db import Db
 from clankersd.db.engine import CHUNK_TEXTS, FullText
-from clankersd.index import generations, vectors
+from clankersd.index import generations, vector_store
 from clankersd.index.backlog import TEXT_KINDS, rechunk
 from clankersd.index.chunks import OWNERS
 from clankersd.index.files.reconcile import MAX_FILE_BYTES, SOURCE
@@ -156,7 +156,7 @@ async def repair_vectors(index: Index, generation: Generation, mismatches: Vecto
         params = {"generation": generation.id, "ids": json.dumps(ids)}
         await index.store.write(methodcaller("execute", sql=_QUEUE, params=params), bulk=True)
     for ids in _batches(mismatches.vectors):
-        await index.store.write(partial(vectors.remove, generation=generation, chunks=ids), bulk=True)
+        await index.store.write(partial(vector_store.remove, generation=generation, chunks=ids), bulk=True)
     index.vectors_removed(generation, mismatches.vectors)
     index.wake()
 

@@ -23,7 +23,7 @@ from clankers_protocol.memory_changes import (
 from clankersd import clock
 from clankersd.db import Db, Notification
 from clankersd.index.backlog import add_to_backlog, rechunk
-from clankersd.index.vectors import label_of
+from clankersd.index.vector_store import label_of
 from clankersd.memories.filters import is_narrowed, query_condition, selection_conditions
 from clankersd.memories.prepared import (
     PreparedMemory,

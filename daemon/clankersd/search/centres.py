@@ -6,7 +6,7 @@ import anyio
 
 from clankersd.db import Store
 from clankersd.embedders.base import Vector
-from clankersd.index import vectors
+from clankersd.index import vector_store
 from clankersd.index.index import Index
 from clankersd.search.filters import ChunkFilter
 from clankersd.search.nearest import fetch_ids
@@ -49,7 +49,7 @@ class Centres:
             return self._means[key][1:]
         listed = await fetch_ids(self._store, f"{chunk_filter.ids} LIMIT {MAX_CENTRE_CANDIDATES}", chunk_filter.params)
         sample = listed[:: max(1, len(listed) // CENTRE_SAMPLE)]
-        blobs = await self._store.read_for_search(lambda db: vectors.read_vectors(db, live, sample))
+        blobs = await self._store.read_for_search(lambda db: vector_store.read_vectors(db, live, sample))
         mean = None
         if blobs:
             import numpy as np

@@ -9,7 +9,7 @@ import anyio
 from clankersd.db import Db, Store
 from clankersd.embedders.base import Vector
 from clankersd.index.mirror import LabelSet, Mirror
-from clankersd.index.vectors import read_moved_chunks
+from clankersd.index.vector_store import read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.filters import MATCHING_CHUNKS, ChunkFilter
 

@@ -11,7 +11,7 @@ from clankersd.db import Db, Store
 from clankersd.embedders.base import Embedder, EmbedderUnavailable, ItemFailed, Vector
 from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import parse_embedding
-from clankersd.index import vectors
+from clankersd.index import vector_store
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import searched_part
@@ -285,7 +285,7 @@ class VectorSearch:
         if live is None or live.identity.dims is None:
             return []
         blob = vector.astype("<f4").tobytes()
-        return await self._store.read_for_search(lambda db: vectors.nearest(db, live, blob, k, ids, params))
+        return await self._store.read_for_search(lambda db: vector_store.nearest(db, live, blob, k, ids, params))
 
     async def _is_loading_many(self) -> bool:
         """Begin to load the vectors unless they are loaded; return whether those on disk are too many meanwhile."""
