@@ -74,10 +74,15 @@ def nearest(kinds: list[str], kind: str) -> tuple[list[int], int]:
     return [chunk for chunk, _ in found], chunks.rows
 
 
+def by_similarity(vector: Vector, chunks: list[int]) -> ScoredChunks:
+    """Chunks with their similarity to a vector, most similar first."""
+    [similarities] = MIRROR.compare([vector], np.array(chunks))
+    return sorted(zip(chunks, similarities.tolist(), strict=True), key=lambda scored: -scored[1])
+
+
 def expected(kinds: list[str], kind: str) -> list[int]:
     of_kind = [number for number, one in enumerate(kinds, 1) if one == kind]
-    similar = MIRROR.similarities(DIRECTION, of_kind)
-    return sorted(of_kind, key=lambda chunk: -similar[chunk])[:POOL]
+    return [chunk for chunk, _ in by_similarity(DIRECTION, of_kind)][:POOL]
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 200, CHUNKS], ids=lambda every: f"one of {every}")
@@ -177,8 +182,7 @@ def test_nearest_exact_lists_few_chunks_where_nearly_all_pass(monkeypatch: pytes
     """It listed and sorted all chunks of the store, and again for each larger number of neighbours."""
 
     async def stored(_: VectorSearch, vector: Vector, k: int, ids: str, params: dict[str, Any]) -> ScoredChunks:
-        similar = MIRROR.similarities(vector, json.loads(params["listed"]))
-        return list(similar.items())[:k]
+        return by_similarity(vector, json.loads(params["listed"]))[:k]
 
     MIRROR.complete = True
     monkeypatch.setattr(VectorSearch, "_nearest_stored", stored)

@@ -54,6 +54,11 @@ def test_nearest_of_few_vectors_is_exact(count: int) -> None:
         assert ids(mirror.nearest(query, 10, None)) == brute_force(vectors, query, 10)
 
 
+def use_blocks_of(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    for module in ("mirror", "vector_block"):
+        monkeypatch.setattr(f"clankersd.index.{module}.ROWS_PER_BLOCK", rows)
+
+
 def test_nearest_of_many_vectors_finds_all() -> None:
     vectors = random_vectors(40_000, 256)
     mirror = filled(vectors)
@@ -67,7 +72,7 @@ def test_nearest_in_several_blocks_are_those_in_one(monkeypatch: pytest.MonkeyPa
     vectors = random_vectors(3000)
     queries = random_vectors(10, seed=1)
     in_one = [filled(vectors).nearest(query, k, None) for query in queries]
-    monkeypatch.setattr("clankersd.index.mirror.ROWS_PER_BLOCK", 512)
+    use_blocks_of(monkeypatch, 512)
     mirror = filled(vectors)
     assert [mirror.nearest(query, k, None) for query in queries] == in_one
     few = sorted({*range(1, 3001)} - {*range(3, 3001, 3)})
@@ -99,7 +104,7 @@ def test_nearest_of_equal_vectors_are_in_the_order_in_which_they_were_added(coun
 
 
 def test_comparison_gives_up_its_core_between_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clankersd.index.mirror.ROWS_PER_BLOCK", 256)
+    use_blocks_of(monkeypatch, 256)
     yields = []
     monkeypatch.setattr("clankersd.index.mirror.yield_core", lambda: yields.append(1))
     filled(random_vectors(1024)).nearest(random_vectors(1)[0], 10, None)
@@ -157,7 +162,7 @@ def test_empty_mirror_finds_nothing() -> None:
     mirror = Mirror(1, DIMS)
     mirror.add([])
     assert mirror.nearest(random_vectors(1)[0], 10, None) == []
-    assert mirror.similarities(random_vectors(1)[0], [1, 2]) == {}
+    assert np.isnan(mirror.compare([random_vectors(1)[0]], np.array([1, 2]))).all()
 
 
 @pytest.mark.parametrize("count", [100, 5000])
@@ -169,7 +174,7 @@ def test_discarded_chunk_is_not_found(count: int) -> None:
     mirror.discard(best)
     assert not {*best} & {*ids(mirror.nearest(query, 20, None))}
     assert not {*best} & {*ids(mirror.nearest(query, 20, [*range(1, count + 1)]))}
-    assert mirror.similarities(query, best) == {}
+    assert np.isnan(mirror.compare([query], np.array(best))).all()
     mirror.discard([*best, 999_999])  # once more, and one that never was
 
 

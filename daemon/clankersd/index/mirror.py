@@ -1,11 +1,8 @@
 """Compact in-memory copy of vectors, searched in a worker thread if there are many."""
 
-import itertools
 import math
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from clankersd.db.commit_priority import yield_core
@@ -13,13 +10,18 @@ from clankersd.embedders.base import Vector
 from clankersd.index.fixed_point import (
     HIGH_UNIT,
     ROUNDING_ERROR,
-    FixedPoint,
     FixedPointQuery,
-    high_products,
-    products,
     query_to_fixed_point,
     to_fixed_point,
-    to_floats,
+)
+from clankersd.index.vector_block import (
+    ROWS_PER_BLOCK,
+    BlockRows,
+    Tests,
+    VectorBlock,
+    fitting_rows,
+    mapped_zeros,
+    split_by_block,
 )
 from clankersd.index.vector_store import LabelledVector, ScoredChunks
 
@@ -33,9 +35,6 @@ MAX_RANKED_DIRECTLY = 256
 
 MAX_COPIED_BYTES, COPIED_BYTES_PER_VECTOR = 1 << 20, 62
 """Memory for a copy of few vectors as floats: this much, and for each vector of the store no more than this."""
-
-ROWS_PER_BLOCK = 1 << 16
-"""The kernel compares the vectors of one block in less than a millisecond. Between two, other threads may run."""
 
 GROUPS = 1024
 """Groups of a block's scores whose best ones give a lower bound: the best of some rows are not above those of all."""
@@ -51,69 +50,8 @@ class LabelSet:
     projects: frozenset[int] | None = None
 
 
-class _Block:
-    """ROWS_PER_BLOCK vectors in fixed point, and what is stored with each."""
-
-    def __init__(self, dims: int) -> None:
-        import numpy as np
-
-        self.planes = _mapped_zeros(np.uint8, 2, ROWS_PER_BLOCK, dims)
-        self.high = self.planes[0]
-        self.scales = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
-        self.high_offsets = _mapped_zeros(np.float32, ROWS_PER_BLOCK)
-        self.ids = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
-        self.labels = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
-        self.projects = _mapped_zeros(np.int32, ROWS_PER_BLOCK)
-        self.alive = _mapped_zeros(np.bool_, ROWS_PER_BLOCK)
-        self.has_removed = False
-        """Whether some stored rows are not alive; set before they are marked."""
-
-    def store(self, rows: slice, vectors: FixedPoint) -> None:
-        """Store vectors in these rows."""
-        self.planes[:, rows] = vectors.planes
-        self.scales[rows], self.high_offsets[rows] = vectors.scales, vectors.high_offsets
-
-    def remove(self, rows: Any) -> None:
-        """Mark rows as removed."""
-        self.has_removed = True
-        self.alive[rows] = False
-
-    def scores(self, query: FixedPointQuery, rows: Any) -> Any:
-        """Return the similarity of each of these rows by the high bytes, in units of `query.scale * HIGH_UNIT`."""
-        count = len(rows)
-        if rows[-1] == count - 1:  # all rows so far: they need not be copied
-            high, offsets, scales = self.high[:count], self.high_offsets[:count], self.scales[:count]
-        else:
-            high, offsets, scales = self.high.take(rows, axis=0), self.high_offsets.take(rows), self.scales.take(rows)
-        scores = high_products(query, high)
-        scores -= offsets
-        scores *= scales
-        return scores
-
-    def similarities(self, query: FixedPointQuery, rows: Any) -> Any:
-        """Return the similarity of each of these rows; NaN for one that was removed."""
-        import numpy as np
-
-        similarities = products(query, self.planes.take(rows, axis=1))
-        similarities *= self.scales.take(rows)
-        similarities *= query.scale
-        if self.has_removed:
-            similarities[~self.alive.take(rows)] = np.nan
-        return similarities
-
-    def vectors(self, rows: Any) -> Any:
-        """Return the vectors of these rows as floats."""
-        return to_floats(self.planes.take(rows, axis=1), self.scales.take(rows))
-
-
-BlockRows = tuple[_Block, Any]
-"""A block, and an array of rows in it."""
-
-Tests = tuple[tuple[tuple[bool, ...], frozenset[int] | None], ...]
-"""Which of the labels each label set accepts, and its projects."""
-
 Selection = tuple[int, Tests]
-"""What makes a selection of rows the same as a former one: the mirror's version, and the tests."""
+"""Identity of a selection: the mirror's version and the tests."""
 
 
 class _Copy:
@@ -166,7 +104,7 @@ class Mirror:
         self._dims = dims
         self._size = 0
         self._scale_sum = 0.0
-        self._blocks: list[_Block] = []
+        self._blocks: list[VectorBlock] = []
         self._pages: dict[int, Any] = {}
         """Row + 1 of each chunk id, 0 for none, in arrays of IDS_PER_PAGE: a dictionary takes 100 bytes a chunk."""
         self._label_numbers: dict[str, int] = {}
@@ -189,7 +127,7 @@ class Mirror:
         while vectors:
             start = self._size % ROWS_PER_BLOCK
             if start == 0:
-                self._blocks.append(_Block(self._dims))
+                self._blocks.append(VectorBlock(self._dims))
             part, vectors = vectors[: ROWS_PER_BLOCK - start], vectors[ROWS_PER_BLOCK - start :]
             block, rows = self._blocks[-1], slice(start, start + len(part))
             matrix = np.frombuffer(b"".join(vector[1] for vector in part), np.float32).reshape(len(part), -1)
@@ -202,7 +140,7 @@ class Mirror:
             for row, vector in enumerate(part, self._size + 1):
                 page = vector[0] // IDS_PER_PAGE
                 if page not in self._pages:
-                    self._pages[page] = _mapped_zeros(np.int32, IDS_PER_PAGE)
+                    self._pages[page] = mapped_zeros(np.int32, IDS_PER_PAGE)
                 self._pages[page][vector[0] % IDS_PER_PAGE] = row
             self._scale_sum += float(block.scales[rows].sum())
             self._size += len(part)
@@ -262,10 +200,6 @@ class Mirror:
             parts = _candidates(fixed, k, parts, self._scale_sum / self._size)
         return _rank(fixed, parts, k)
 
-    def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
-        """Return the similarity of each of these chunks that has a vector."""
-        return dict(_rank(query_to_fixed_point(query), self._parts(self._rows_of(ids))))
-
     def compare(self, queries: "Sequence[Vector]", ids: Any) -> Any:
         """Return the similarity of each of these chunks, an array, to each query, by row; NaN for no vector."""
         import numpy as np
@@ -295,7 +229,7 @@ class Mirror:
             return EligibleRows(copied.parts, copied)
         parts = []
         for start, block in zip(range(0, size, ROWS_PER_BLOCK), self._blocks, strict=False):
-            rows = _fitting(block, min(size - start, ROWS_PER_BLOCK), tests)
+            rows = fitting_rows(block, min(size - start, ROWS_PER_BLOCK), tests)
             if len(rows):
                 parts.append((block, rows))
         eligible = EligibleRows(parts)
@@ -308,9 +242,9 @@ class Mirror:
 
     def _parts(self, rows: Any) -> list[BlockRows]:
         """Return ordered rows by block."""
-        return [(self._blocks[number], own) for number, own in _split_by_block(rows)]
+        return [(self._blocks[number], own) for number, own in split_by_block(rows)]
 
-    def _by_block(self, rows: Any) -> Iterator[tuple[_Block, Any, Any]]:
+    def _by_block(self, rows: Any) -> Iterator[tuple[VectorBlock, Any, Any]]:
         """Yield each block that has some of the rows, their places in the array, and their rows in the block."""
         import numpy as np
 
@@ -392,7 +326,7 @@ def _lower_bound(scores: Any, k: int) -> float:
     return float(np.partition(scores, -k)[-k])
 
 
-def _rank(query: FixedPointQuery, parts: list[BlockRows], k: int | None = None) -> ScoredChunks:
+def _rank(query: FixedPointQuery, parts: list[BlockRows], k: int) -> ScoredChunks:
     """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
     if not parts:
         return []
@@ -400,7 +334,7 @@ def _rank(query: FixedPointQuery, parts: list[BlockRows], k: int | None = None) 
     return _best(similarities, _joined([block.ids.take(rows) for block, rows in parts]), k)
 
 
-def _best(similarities: Any, ids: Any, k: int | None) -> ScoredChunks:
+def _best(similarities: Any, ids: Any, k: int) -> ScoredChunks:
     """Return the `k` largest similarities and their ids, best first, and none that is NaN."""
     order = (-similarities).argsort(kind="stable")[:k]
     similarities = similarities.take(order)
@@ -413,76 +347,3 @@ def _joined(arrays: list[Any]) -> Any:
     import numpy as np
 
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _split_by_block(rows: Any) -> Iterator[tuple[int, Any]]:
-    """Split ordered rows into those of each block: the number of the block, and the rows within it."""
-    import numpy as np
-
-    if not len(rows):
-        return
-    numbers = rows // ROWS_PER_BLOCK
-    starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
-    for start, end in itertools.pairwise([*starts, len(rows)]):
-        number = int(numbers[start])
-        yield number, rows[start:end] - number * ROWS_PER_BLOCK
-
-
-def _fitting(block: _Block, used: int, tests: Tests) -> Any:
-    """Return the first `used` rows that are present and pass a test, or any of these rows if there is no test.
-
-    A row passes if its label is among those marked, and its project among the given ones.
-    """
-    import numpy as np
-
-    passing = []
-    for is_chosen, projects in tests or (((True,), None),):
-        if any(is_chosen):
-            rows = _present(block, used, projects)
-            if not all(is_chosen):
-                # A label that was added after the tests were made belongs to rows that this search does not see.
-                rows = rows[np.array([*is_chosen, False])[np.minimum(block.labels.take(rows), len(is_chosen))]]
-            passing.append(rows)
-    if len(passing) == 1:
-        return passing[0]
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *passing]))
-
-
-def _present(block: _Block, used: int, projects: frozenset[int] | None) -> Any:
-    """Return those of the first `used` rows that are present, and of one of the projects (None for all)."""
-    import numpy as np
-
-    if projects is None:
-        if not block.has_removed:
-            return _row_numbers(ROWS_PER_BLOCK)[:used]
-        return block.alive[:used].copy().nonzero()[0]  # rows may be removed meanwhile
-    if len(projects) == 1:
-        rows = (block.projects[:used] == next(iter(projects))).nonzero()[0]
-    else:
-        rows = np.isin(block.projects[:used], list(projects)).nonzero()[0]
-    return rows[block.alive.take(rows)] if block.has_removed else rows
-
-
-@cache
-def _row_numbers(count: int) -> Any:
-    """Return the numbers of all rows of a block, an array that nobody may change."""
-    import numpy as np
-
-    numbers = np.arange(count)
-    numbers.flags.writeable = False
-    return numbers
-
-
-def _mapped_zeros(dtype: Any, *shape: int) -> Any:
-    """Return an array of zeros that takes memory only for the pages that are written to.
-
-    `np.zeros` may reuse freed memory and clear all of it, so that a block of few vectors takes 33 MB.
-    """
-    import numpy as np
-
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"{size} bytes: {error}") from error
-    return np.frombuffer(memory, dtype).reshape(shape)
