@@ -13,7 +13,7 @@ CENTRE = 32768
 """Largest number, and what is added to each number so that none is negative."""
 
 CENTRE_OF_HIGH = 127.5
-"""What is taken from a high byte so that 256 times the rest is, on average, nearest to the number."""
+"""Subtracted from a high byte, so that 256 times the rest is nearest to the number on average."""
 
 ROUNDING_ERROR = 0.29
 """Standard deviation of what a high byte leaves out, in units of its last bit."""
@@ -32,7 +32,7 @@ class FixedPoint(NamedTuple):
     """Two matrices of bytes, the high and the low ones, with a row for each vector."""
     scales: Any
     high_offsets: Any
-    """What is taken from products of high bytes for each vector; its query's offset is taken too."""
+    """Subtracted from products of high bytes, for each vector; the offset of the query is subtracted too."""
 
 
 class FixedPointQuery(NamedTuple):

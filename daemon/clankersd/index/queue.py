@@ -125,7 +125,7 @@ class EmbeddingQueue:
     async def finish_pending(self, seconds: float) -> None:
         """Wait up to `seconds` for the chunks that were stored before the call to be embedded.
 
-        Not for those that come meanwhile: while events are stored all the time, the queue is never empty.
+        Chunks stored after the call are not awaited: while events are stored all the time, the queue is never empty.
         """
         if self._index.vector_problem or (self._is_idle and not self._index.woken.is_set()):
             return

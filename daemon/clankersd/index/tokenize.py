@@ -26,7 +26,7 @@ _DECOMPOSED = re.compile(
     "\\w[\u0300-\u036f]{1,4}|[\u3040-\u30ff][\u3099\u309a]|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?"
 )
 _DECOMPOSED_BYTES = (b"\xcc", b"\xcd", b"\xe3\x82\x99", b"\xe3\x82\x9a", b"\xe1\x85")
-"""What the characters after the first one of these begin with in UTF-8."""
+"""First bytes, in UTF-8, of the characters that follow the first one in a decomposed letter."""
 _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # A capital after a small letter, or several before one; written so that a text without any is rejected quickly.
 _HUMP = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z]+[a-z])")
