@@ -67,7 +67,7 @@ def main() -> None:
     for one in sets:
         one.questions = [question for question in one.questions if question.evidence]
         if given.questions:
-            one.questions = one.questions[:: max(1, len(one.questions) // given.questions)]
+            one.questions = one.questions[:: -(-len(one.questions) // given.questions)]
     embedder, model = ("onnx", str(given.onnx.absolute())) if given.onnx else ("static", "")
     settings: dict[str, str] = {}
     if given.reranker:
