@@ -62,7 +62,7 @@ class Bar:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the process has used so far, in user and system mode."""
+    """CPU seconds used by a process so far, in user and system mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -76,7 +76,7 @@ _runs = iter(range(1_000_000))
 
 
 def load(socket: Path, pid: int, what: str, mode: str, connections: int = 1) -> Row:
-    """What the load generator saw, and what the server spent."""
+    """Run the load generator, and return its figures and the CPU time of the server."""
     command = [sys.executable, "-m", "tests.bench.load", mode, str(socket), f"r{next(_runs)}"]
     before = cpu_seconds(pid)
     done = subprocess.run(

@@ -36,7 +36,7 @@ console = Console(highlight=False, width=110)
 
 @dataclass
 class Seen:
-    """What the writers saw, and how many backups were made meanwhile."""
+    """Figures of the writers, and the number of backups made meanwhile."""
 
     requests: int
     p50: float

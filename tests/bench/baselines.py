@@ -1,4 +1,4 @@
-"""What the daemon is compared with: SQLite with nothing around it, and servers with nothing in them.
+"""Baselines for the daemon: SQLite with nothing around it, and servers with nothing in them.
 
 Run as a process: `python -m tests.bench.baselines echo|naive SOCKET [DATABASE]`.
 """

@@ -43,7 +43,7 @@ class Caller:
 
 @dataclass
 class Seen:
-    """How long each request took, and how long all of them."""
+    """Seconds that each request took, and all of them together."""
 
     seconds: float
     latencies: list[float]

@@ -15,6 +15,7 @@ from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from rich.console import Console
 from tests.bench.__main__ import real_disk, rss
 from tests.bench.search import Texts, Times, table, timed
+from tests.bench.waiting import wait_until_in_memory
 
 ADDITIONS = 300
 QUESTIONS = 150
@@ -45,8 +46,7 @@ def fill(rpc: RawConnection, texts: Texts, first: int, last: int) -> None:
     while rpc.call("index.status")["live"]["pending"]:
         time.sleep(0.5)
     rpc.call("memory.search", query="warm up", mode="vector")
-    while not rpc.call("index.status")["inMemory"]:
-        time.sleep(0.1)
+    wait_until_in_memory(rpc)
 
 
 def measure(daemon: DaemonProcess, rpc: RawConnection, texts: Texts, size: int) -> list[Times]:

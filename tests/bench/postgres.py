@@ -22,6 +22,7 @@ from helpers.store import message
 from helpers.waiting import settled
 from tests.bench.__main__ import real_disk
 from tests.bench.datasets import load_sets, other_events
+from tests.bench.waiting import wait_for_vectors, wait_until_in_memory
 
 from clankersd.db.engine import DEFAULT_HNSW
 from clankersd.db.migrations import migrate
@@ -101,12 +102,10 @@ def search_ms(daemon: DaemonProcess, events: Iterator[dict[str, Any]], queries: 
             rpc.call("events.batch", events=part)
             stored += len(part)
         rate = stored / (time.perf_counter() - started)
-        while (status := rpc.call("index.status"))["live"]["pending"] or status["backlog"]:
-            time.sleep(0.5)
+        wait_for_vectors(rpc)
         settled(rpc)
         rpc.call("search", query="warm up")
-        while not rpc.call("index.status")["inMemory"]:
-            time.sleep(0.1)
+        wait_until_in_memory(rpc)
         medians = []
         for mode in ("keyword", "keyword", "hybrid"):
             times = []

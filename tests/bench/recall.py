@@ -9,6 +9,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,24 @@ from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import real_disk
 from tests.bench.datasets import Question, load_sets, other_events
-from tests.bench.retrieval import send_events, wait_for_vectors
+from tests.bench.retrieval import send_events
+from tests.bench.waiting import wait_for_vectors, wait_until_in_memory
 
 MAX_FOREIGN, MIN_EVIDENCE = 0.10, 0.60
 
 console = Console(highlight=False, width=110)
+
+
+@dataclass(frozen=True)
+class PromptFigures:
+    """Shares of prompts that get something, that get evidence, and whose words find nothing close in a search."""
+
+    injected: float
+    evidence: float
+    weak: float
+    characters: float
+    """Mean length of what is injected, of the prompts that get something."""
+    p50_ms: float
 
 
 def main() -> None:
@@ -43,8 +57,7 @@ def main() -> None:
         send_events(connection, other_events([chats], given.others))
         wait_for_vectors(connection)
         connection.call("search", query="warm up")
-        while not connection.call("index.status")["inMemory"]:
-            time.sleep(0.1)
+        wait_until_in_memory(connection)
         projects = list(chats.messages)
         following = dict(zip(projects, projects[1:] + projects[:1], strict=True))
         own = [one for one in chats.questions if one.evidence]
@@ -54,15 +67,14 @@ def main() -> None:
             "foreign": _ask(connection, chats.questions, following),
         }
     _show(rows)
-    foreign, evidence = rows["foreign"][0], rows["own, answered somewhere"][1]
+    foreign, evidence = rows["foreign"].injected, rows["own, answered somewhere"].evidence
     console.print(f"{'ok  ' if foreign <= MAX_FOREIGN else 'MISS'}  foreign prompts that get something: {foreign:.1%}")
     console.print(f"{'ok  ' if evidence >= MIN_EVIDENCE else 'MISS'}  own prompts with their evidence: {evidence:.1%}")
     raise SystemExit(0 if foreign <= MAX_FOREIGN and evidence >= MIN_EVIDENCE else 1)
 
 
-def _ask(connection: RawConnection, questions: list[Question], asked_in: dict[str, str]) -> list[float]:
-    """Return the shares of prompts that get something and that get evidence, the characters, milliseconds, and the
-    share of searches that find nothing close."""
+def _ask(connection: RawConnection, questions: list[Question], asked_in: dict[str, str]) -> PromptFigures:
+    """Ask for recall with each question in its project, or in the one that `asked_in` maps it to."""
     injected, evidence, characters, times, weak = [], [], [], [], []
     for question in questions:
         project = asked_in.get(question.project, question.project)
@@ -74,21 +86,22 @@ def _ask(connection: RawConnection, questions: list[Question], asked_in: dict[st
         evidence.append(not question.evidence.isdisjoint(recall["ids"]))
         if recall["ids"]:
             characters.append(recall["characters"])
-    return [
-        statistics.fmean(injected),
-        statistics.fmean(evidence),
-        statistics.fmean(characters) if characters else 0.0,
-        statistics.median(times),
-        statistics.fmean(weak),
-    ]
+    return PromptFigures(
+        injected=statistics.fmean(injected),
+        evidence=statistics.fmean(evidence),
+        weak=statistics.fmean(weak),
+        characters=statistics.fmean(characters) if characters else 0.0,
+        p50_ms=statistics.median(times),
+    )
 
 
-def _show(rows: dict[str, list[float]]) -> None:
+def _show(rows: dict[str, PromptFigures]) -> None:
     table = Table(title="Prompts of BEAM", title_justify="left")
     for name in ("", "injected", "evidence among it", "characters", "p50 ms", "weak search"):
         table.add_column(name, justify="right" if name else "left")
-    for name, (injected, evidence, characters, p50, weak) in rows.items():
-        table.add_row(name, f"{injected:.1%}", f"{evidence:.1%}", f"{characters:.0f}", f"{p50:.1f}", f"{weak:.1%}")
+    for name, one in rows.items():
+        shares = f"{one.injected:.1%}", f"{one.evidence:.1%}"
+        table.add_row(name, *shares, f"{one.characters:.0f}", f"{one.p50_ms:.1f}", f"{one.weak:.1%}")
     console.print(table)
 
 

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import real_disk
 from tests.bench.datasets import EvaluationSet, Event, Question, failed_tools, load_sets, other_events
+from tests.bench.waiting import wait_for_vectors, wait_until_in_memory
 
 from clankersd.db.engine import CHUNK_TEXT
 from clankersd.embedders import make_embedder
@@ -128,8 +129,7 @@ class Bench:
             send_events(connection, others)
             wait_for_vectors(connection)
             connection.call("search", query="warm up")
-            while not connection.call("index.status")["inMemory"]:
-                time.sleep(0.1)
+            wait_until_in_memory(connection)
             seconds = time.perf_counter() - began
             for one in sets:
                 figures = {mode: _ask(connection, one, mode) for mode in self._modes}
@@ -154,12 +154,6 @@ def send_events(connection: RawConnection, events: Iterable[Event]) -> None:
     remaining = iter(events)
     while batch := list(islice(remaining, BATCH)):
         assert connection.call("events.batch", events=batch)["ok"]
-
-
-def wait_for_vectors(connection: RawConnection) -> None:
-    """Wait until everything that is stored has been embedded."""
-    while (status := connection.call("index.status"))["live"]["pending"] or status["backlog"]:
-        time.sleep(0.2)
 
 
 def _ask(connection: RawConnection, one: EvaluationSet, mode: str) -> Figures:

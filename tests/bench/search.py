@@ -26,6 +26,7 @@ from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import cpu_seconds, real_disk, rss
+from tests.bench.waiting import wait_until_in_memory
 
 from clankersd.index.mirror import LabelSet, Mirror
 
@@ -194,15 +195,16 @@ print(json.dumps(sorted(taken)))
 """
 
 
-def writing(daemon: DaemonProcess, text: str, seconds: float) -> "subprocess.Popen[str]":
-    """A process that stores messages at a steady rate, and prints what each took."""
+def start_writer(daemon: DaemonProcess, text: str, seconds: float) -> "subprocess.Popen[str]":
+    """Start a process that stores messages at a steady rate, and prints what each took."""
     command = [sys.executable, "-c", WRITER, str(daemon.socket_path), str(seconds), str(WRITES_PER_SECOND), text]
     command.append(WRITERS_SESSION)
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # for the helpers
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
 
 
-def upserts(process: "subprocess.Popen[str]", what: str) -> Times:
+def collect_latencies(process: "subprocess.Popen[str]", what: str) -> Times:
+    """Wait for a writer to end, and return the times of its upserts."""
     out, _ = process.communicate()
     taken = [seconds * 1000 for seconds in json.loads(out)]
     return Times(what, statistics.median(taken), taken[len(taken) * 99 // 100])
@@ -211,8 +213,8 @@ def upserts(process: "subprocess.Popen[str]", what: str) -> Times:
 # --- What it is compared with
 
 
-def copied(daemon: DaemonProcess, folder: Path) -> apsw.Connection:
-    """A copy of the database, read only, with nobody else at it."""
+def copy_database(daemon: DaemonProcess, folder: Path) -> apsw.Connection:
+    """Copy the database, and open the copy read-only: nobody else uses it."""
     path = folder / "copy.db"
     source = apsw.Connection(str(daemon.database), flags=apsw.SQLITE_OPEN_READONLY)
     source.execute("VACUUM INTO ?", (str(path),))
@@ -255,7 +257,7 @@ class InMemory:
     bytes_per_vector: float
 
 
-def in_memory(vectors: Any, questions: list[str]) -> InMemory:
+def measure_mirror(vectors: Any, questions: list[str]) -> InMemory:
     """Measure the copy: all vectors and one project of PROJECTS, the share of the true 10 and POOL nearest, memory."""
     import numpy as np
 
@@ -334,19 +336,19 @@ def measure(
     shown.append(in_project)
     shown.append(timed("search, vector, one project of 20", questions, ask("vector", project="/home/me/p3"), pid))
     shown.append(timed("search, vector, all but a role", questions[:50], ask("vector", filters=[NOT_TOOL]), pid))
-    quiet = upserts(writing(daemon, questions[0] * 6, WRITING_SECONDS), "upsert, nobody searching")
+    quiet = collect_latencies(start_writer(daemon, questions[0] * 6, WRITING_SECONDS), "upsert, nobody searching")
     for mode in MODES:
-        process = writing(daemon, questions[0] * 6, WRITING_SECONDS)
+        process = start_writer(daemon, questions[0] * 6, WRITING_SECONDS)
         time.sleep(0.5)
         enough = questions[: 40 if alone[mode].p50 > 20 else QUESTIONS]
         shown.append(timed(f"search, {mode}, {WRITES_PER_SECOND} upserts a second", enough, ask(mode)))
         process.kill()
         process.wait()
     busy = searched_upserts(daemon, connection, questions)
-    db = copied(daemon, folder)
+    db = copy_database(daemon, folder)
     vectors = all_vectors(db)
     fts = bare_fts(db, questions)
-    mirror = in_memory(vectors, questions)
+    mirror = measure_mirror(vectors, questions)
     db.close()
     (folder / "copy.db").unlink()
     table(
@@ -367,13 +369,13 @@ NOT_TOOL = {"field": "role", "op": "ne", "value": "tool"}
 
 
 def searched_upserts(daemon: DaemonProcess, connection: RawConnection, questions: list[str]) -> Times:
-    """What an upsert takes while another client searches without a pause."""
-    process = writing(daemon, questions[0] * 6, WRITING_SECONDS)
+    """Measure upserts while another client searches without a pause."""
+    process = start_writer(daemon, questions[0] * 6, WRITING_SECONDS)
     number = 0
     while process.poll() is None:
         connection.call("search", query=questions[number % len(questions)])
         number += 1
-    return upserts(process, "upsert, while somebody searches")
+    return collect_latencies(process, "upsert, while somebody searches")
 
 
 def table(title: str, rows: list[Times]) -> None:
@@ -451,8 +453,7 @@ def run_size(home: Path, size: int, *, pause: bool, only_fill: bool) -> tuple[bo
     with running_daemon(home, **environ) as daemon, daemon.connect(timeout=600) as connection:
         started = time.perf_counter() - began
         connection.call("search", query="warm up", mode="vector")
-        while not connection.call("index.status")["inMemory"]:
-            time.sleep(0.1)
+        wait_until_in_memory(connection)
         loaded = time.perf_counter() - began
         console.print(f"\n{size:,} chunks: started in {started:.2f} s, vectors in memory after {loaded:.1f} s")
         if pause:
