@@ -307,7 +307,7 @@ def test_search_explain_prints_a_table_of_score_components(filled: DaemonProcess
     table = [line.split() for line in ran.out.splitlines()]
     header = next(place for place, cells in enumerate(table) if cells[:2] == ["#", "Score"])
 
-    assert {"Keyword", "Vector", "Recency", "Likeness", "Where"} <= set(table[header])
+    assert {"Keyword", "Vector", "Recency", "Similarity", "Where"} <= set(table[header])
     assert [cells[0] for cells in table[header + 1 : header + 3]] == ["1", "2"]
 
 

@@ -109,6 +109,34 @@ def test_table_is_read_again_after_more_changes_than_are_logged(
     assert not table.catch_up(db), "a search waits until all chunks are read again"
 
 
+def test_many_changes_are_read_in_steps_of_which_none_is_lost(
+    db: Db, table: ChunkTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that took too long was interrupted before it had followed any change, and so was every later one."""
+    monkeypatch.setattr(chunk_table, "CHANGES_PER_READ", 2)
+    monkeypatch.setattr(chunk_table, "MAX_CHANGES_READ_INLINE", 4)
+    monkeypatch.setattr(chunk_table, "_CHANGES", chunk_table._CHANGES.replace("LIMIT 1000", "LIMIT 2"))
+    for chunk in range(1, 9):
+        add(db, chunk, chunk)
+    table.catch_up(db)
+    db.execute("DELETE FROM chunks WHERE id < 8")
+    assert not table.catch_up(db), "a search waits until all changes are read"
+    assert table.is_behind
+    assert list(table.rows([*range(1, 9)])) == [5, 6, 7, 8]
+    assert not table.catch_up(Db(snapshot_of(db))), "what is unread cannot be read on a snapshot"
+    while table.extend(db):
+        pass
+    assert table.catch_up(db)
+    assert list(table.rows([*range(1, 9)])) == [8]
+
+
+def snapshot_of(db: Db) -> apsw.Connection:
+    """A connection to the same data, without the log of changes."""
+    other = apsw.Connection(":memory:")
+    other.deserialize("main", db.raw.serialize("main"))
+    return other
+
+
 def test_table_with_another_database_forgets_the_first(db: Db, table: ChunkTable) -> None:
     add(db, 1, 1)
     table.catch_up(db)

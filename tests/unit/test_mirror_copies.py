@@ -90,7 +90,7 @@ def test_changes_are_found_after_a_copy_was_made() -> None:
     last = expected(sessions)[-1]
     mirror.relabel([last], LABELS[1])
     assert search(mirror, SESSIONS) == expected(sessions - {last})
-    mirror.keep_only(expected(present)[:7])
+    mirror.keep_only(expected(present)[:7], mirror.size)
     assert search(mirror, IN_PROJECT) == expected(present)[:7]
 
 

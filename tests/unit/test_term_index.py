@@ -1,6 +1,7 @@
 """Occurrences of terms: what the cache returns equals what the index says."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import apsw
 import pytest
@@ -127,9 +128,37 @@ def test_cache_of_occurrences_grows_with_the_index(db: Db, monkeypatch: pytest.M
 def test_frequency_of_a_rare_term_is_counted_each_time(db: Db) -> None:
     frequencies = TermFrequencies()
     add(db, 1, "alpha")
-    assert frequencies.get(db, "alpha", 1) == 1
+    assert frequencies.get(db, "alpha", 1, 1) == 1
     add(db, 2, "alpha")
-    assert frequencies.get(db, "alpha", 1) == 2
+    assert frequencies.get(db, "alpha", 1, 2) == 2
+
+
+def test_frequency_is_counted_again_after_as_many_chunks_were_deleted_as_added(db: Db) -> None:
+    frequencies = TermFrequencies()
+    for chunk in range(1, FREQUENT + 1):
+        add(db, chunk, "alpha")
+    assert frequencies.get(db, "alpha", FREQUENT, FREQUENT) == FREQUENT
+    db.execute("DELETE FROM chunks_fts")
+    assert frequencies.get(db, "alpha", FREQUENT, FREQUENT + 100) == FREQUENT, "it is not cached"
+    assert frequencies.get(db, "alpha", FREQUENT, 3 * FREQUENT) == 0
+
+
+def test_occurrences_that_were_read_before_all_were_dropped_are_not_cached_after_it(db: Db) -> None:
+    cached = TermOccurrences()
+
+    class Meanwhile(Db):
+        """A connection on which words change while a term is read."""
+
+        def value(self, sql: str, params: Any = None) -> Any:
+            found = super().value(sql, params or {})
+            cached.clear()
+            return found
+
+    add(db, 1, "alpha")
+    assert read(cached, Meanwhile(db.raw), 1) == {OCCURRENCES_PER_CHUNK}
+    add(db, 2, "alpha")
+    db.execute("DELETE FROM chunks_fts WHERE rowid = 1")
+    assert read(cached, db, 2) == {2 * OCCURRENCES_PER_CHUNK}
 
 
 @pytest.mark.parametrize("frequency", [FREQUENT, term_index.MAX_LOCATED_FREQUENCY + 1])

@@ -193,8 +193,34 @@ def test_keep_only_removes_all_other_chunks() -> None:
     vectors = random_vectors(5000)
     mirror = filled(vectors)
     mirror.discard([5])
-    mirror.keep_only([3, 5, 7, 9_999])
+    mirror.keep_only([3, 5, 7, 9_999], mirror.size)
     assert sorted(ids(mirror.nearest(vectors[0], 10, None))) == [3, 7]
+
+
+def test_keep_only_leaves_chunks_that_were_added_since_the_others_were_listed() -> None:
+    vectors = random_vectors(10)
+    mirror = filled(vectors[:8])
+    mirror.add(rows(vectors[8:], 9))
+    mirror.keep_only([3], 8)
+    assert sorted(ids(mirror.nearest(vectors[0], 10, None))) == [3, 9, 10]
+
+
+def test_label_of_a_chunk_that_changed_before_its_vector_was_added_is_used() -> None:
+    vectors = random_vectors(2)
+    mirror = filled(vectors[:0])
+    mirror.relabel([0, 1], "memories global")
+    mirror.add([(0, vectors[0].tobytes(), "memories project:old", 0)])
+    found = mirror.nearest(vectors[0], 10, None, [LabelSet("memories global".__eq__)])
+    assert ids(found) == [0]
+
+
+def test_move_that_another_search_has_read_since_is_not_undone() -> None:
+    vectors = random_vectors(1)
+    mirror = filled(vectors)
+    mirror.move([(1, 3, 9)])
+    mirror.move([(1, 2, 5)])
+    in_project = [LabelSet(lambda _: True, frozenset({3}))]
+    assert ids(mirror.nearest(vectors[0], 10, None, in_project)) == [1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
@@ -264,7 +290,7 @@ def test_mirror_after_any_changes_equals_a_dictionary(changes: list[tuple[str, i
             mirror.discard(range(first, last))
             model = {one: vector for one, vector in model.items() if not first <= one < last}
         else:
-            mirror.keep_only(range(first, last))
+            mirror.keep_only(range(first, last), mirror.size)
             model = {one: vector for one, vector in model.items() if first <= one < last}
     query = random_vectors(1, 8, 99)[0]
     found = dict(mirror.nearest(query, 100, None))

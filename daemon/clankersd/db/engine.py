@@ -236,6 +236,11 @@ class Engine(ABC):
     def has_changed_chunks(self, db: "Db") -> bool:
         """Return True if this connection can read the log of changed chunks."""
 
+    def log_changed_words(self, db: "Db") -> None:
+        """Log, as a change of the chunk 0, that words of chunks changed that were indexed before."""
+        if self.has_changed_chunks(db):
+            db.execute("INSERT INTO changed_chunks (chunk) VALUES (0)")
+
     def added_vectors(self, db: "Db", table: str, after: int) -> "AddedVectors | None":
         """Return the vectors that were stored since the log's position `after`; None if no other daemon stores any."""
         return None

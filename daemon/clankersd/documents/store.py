@@ -256,6 +256,7 @@ def index_title(db: Db, document_id: str, title: str) -> None:
     source = db.value("SELECT source FROM documents WHERE id = :id", {"id": document_id})
     params = {"id": document_id, "header": _search_header(title, source)}
     db.execute(f"UPDATE chunks SET header = :header WHERE document_chunk_id IN ({_CHUNK_IDS})", params)
+    db.engine.log_changed_words(db)
 
 
 def fetch_document(db: Db, document_id: str) -> Document:

@@ -181,6 +181,7 @@ def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None
         db.execute(_UPDATE_PLACE, row | {"id": old["id"]})
         if old["header"] != row["header"]:  # only then, because it updates the full-text index
             db.execute("UPDATE chunks SET header = :header WHERE id = :id", {"header": row["header"], "id": old["id"]})
+            db.before_commit(db.engine.log_changed_words)
     for row in changes.added[:limit]:
         _insert(db, owner, row)
     if changes.added:

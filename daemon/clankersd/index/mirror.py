@@ -109,6 +109,7 @@ class Mirror:
         """Row + 1 of each chunk id, 0 for none, in arrays of IDS_PER_PAGE: a dictionary takes 100 bytes a chunk."""
         self._label_numbers: dict[str, int] = {}
         self._moved_before_added: dict[int, int] = {}  # projects by chunk id
+        self._relabelled_before_added: dict[int, str] = {}
         self._version = 0
         """Number of changes; counted after each, so that what a thread has copied during one is not used later."""
         self._last_selection: Selection | None = None
@@ -133,8 +134,9 @@ class Mirror:
             matrix = np.frombuffer(b"".join(vector[1] for vector in part), np.float32).reshape(len(part), -1)
             block.store(rows, to_fixed_point(matrix))
             block.ids[rows] = [vector[0] for vector in part]
-            block.labels[rows] = [self._label_number(vector[2]) for vector in part]
-            moved = self._moved_before_added
+            moved, relabelled = self._moved_before_added, self._relabelled_before_added
+            labels = [relabelled.pop(vector[0], vector[2]) if relabelled else vector[2] for vector in part]
+            block.labels[rows] = [self._label_number(label) for label in labels]
             block.projects[rows] = [moved.pop(vector[0], vector[3]) if moved else vector[3] for vector in part]
             block.alive[rows] = True
             for row, vector in enumerate(part, self._size + 1):
@@ -153,14 +155,25 @@ class Mirror:
             self._version += 1
 
     def relabel(self, ids: Iterable[int], label: str) -> None:
-        """Change the label of chunks whose scope changed."""
+        """Change the label of chunks whose scope changed, also of those that are read and will be added."""
+        import numpy as np
+
+        ids = list(ids)
+        is_missing = self._find_rows(np.array(ids, np.int64)) < 0
+        self._relabelled_before_added |= {ids[place]: label for place in np.flatnonzero(is_missing)}
         for block, rows in self._parts(self._rows_of(ids)):
             block.labels[rows] = self._label_number(label)
             self._version += 1
 
     def move(self, moved: list[tuple[int, int, int]]) -> None:
-        """Change the project of chunks as `read_moved_chunks` returns them."""
+        """Change the project of chunks as `read_moved_chunks` returns them.
+
+        Searches read the log at the same time: what another one has read since then is newer.
+        """
+        moves_seen = self.moves_seen
         for chunk, project, position in moved:
+            if position <= moves_seen:
+                continue
             self.moves_seen = max(self.moves_seen, position)
             page = self._pages.get(chunk // IDS_PER_PAGE)
             row = 0 if page is None else int(page[chunk % IDS_PER_PAGE])
@@ -170,11 +183,11 @@ class Mirror:
             else:
                 self._moved_before_added[chunk] = project
 
-    def keep_only(self, ids: Iterable[int]) -> None:
-        """Remove every chunk that is not among these."""
+    def keep_only(self, ids: Iterable[int], size: int) -> None:
+        """Remove every chunk that is not among these, of those that were added when the mirror had this size."""
         import numpy as np
 
-        rows = self._rows_of(ids)
+        rows = np.append(self._rows_of(ids), np.arange(size, self._size))
         for number, block in enumerate(self._blocks):
             own = rows[rows // ROWS_PER_BLOCK == number] % ROWS_PER_BLOCK
             alive = np.zeros_like(block.alive)

@@ -175,6 +175,7 @@ async def rebuild_full_text(index: Index) -> None:
 
 def _index_chunks_below(db: Db, below: int) -> int | None:
     """Index some chunks; return the id below which the next ones are, or None after the last."""
+    db.engine.log_changed_words(db)
     return db.engine.index_full_text_below(db, below, ROWS_PER_COMMIT)
 
 

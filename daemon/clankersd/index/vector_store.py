@@ -26,10 +26,13 @@ LABEL = "chunks.source || coalesce(' ' || chunks.scope, '')"
 PROJECT = "coalesce(chunks.project, 0)"
 """SQL for the number of a chunk's project."""
 
+MOVES_PER_READ = 1_000
+"""As many as are read well before a read is interrupted: it begins again on a snapshot, which has no log of them."""
+
 _MOVED_CHUNKS = f"""
     SELECT chunks.id, {PROJECT}, moved.position
     FROM moved_chunks AS moved CROSS JOIN chunks ON chunks.id = moved.chunk
-    WHERE moved.position > :after ORDER BY moved.position
+    WHERE moved.position > :after ORDER BY moved.position LIMIT {MOVES_PER_READ}
 """
 
 
@@ -124,11 +127,12 @@ def read_added_vectors(
     return added, db.tuples(sql, {"ids": json.dumps(added.chunks)})
 
 
-def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
-    """Return the chunks that have moved since the log's position `after`: id, project and position of each.
+def read_moved_chunks(db: Db, after: int) -> tuple[list[tuple[int, int, int]], bool]:
+    """Return the next chunks that have moved since the log's position `after`: id, project and position of each.
 
-    A snapshot connection has no log; the next search reads it.
+    Return also whether there may be more. A snapshot connection has no log, so that it cannot tell.
     """
     if not db.engine.has_moved_chunks(db):
-        return []
-    return db.tuples(_MOVED_CHUNKS, {"after": after})
+        return [], True
+    moved = db.tuples(_MOVED_CHUNKS, {"after": after})
+    return moved, len(moved) == MOVES_PER_READ

@@ -127,7 +127,7 @@ def _fetch_sharing_rare_words(db: Db, content: str, params: dict[str, Any]) -> l
     last_number = db.value("SELECT max(number) FROM memories") or 0
     counted = []
     for word, stem in stems_by_word(db, content, MAX_QUERY_WORDS).items():
-        count = _frequencies.get(db, stem, last_number)
+        count = _frequencies.get(db, stem, last_number, last_number)
         if 0 < count <= MAX_WORD_FREQUENCY:
             counted.append((count, word))
     if not counted:

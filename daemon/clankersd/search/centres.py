@@ -28,6 +28,10 @@ class Centres:
         self._index = index
         self._means: dict[tuple[Any, ...], tuple[float, Vector | None, int]] = {}
 
+    def clear(self) -> None:
+        """Forget all vectors."""
+        self._means.clear()
+
     async def find(self, chunk_filter: ChunkFilter) -> Vector | None:
         """Return the mean vector of the chunks that pass the filter, from a sample; None if they are few."""
         mean, count = await self._mean(chunk_filter)

@@ -21,6 +21,11 @@ CHUNKS_PER_READ = 2_000
 MAX_CHUNKS_READ_INLINE = 6_000
 """Up to this many new chunks are read while a search waits; more of them in the background."""
 
+CHANGES_PER_READ = 1_000
+MAX_CHANGES_READ_INLINE = 3_000
+"""The same for chunks that were changed or deleted. Each step of reading their log is kept: a read that takes long is
+interrupted and begins again on a snapshot, which has no log."""
+
 MIN_CAPACITY = 4_096
 MAX_NEW_TURNS = 5_000
 """Newest chunks whose turns are sorted by themselves: to insert into all of them takes milliseconds."""
@@ -46,7 +51,11 @@ _CHANGED_CHUNKS = f"""
     FROM (SELECT {_CHUNK_COLUMNS} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value)
 """
 _MANY_NEW_CHUNKS = "SELECT 1 FROM chunks WHERE id > :last LIMIT 1 OFFSET :many"
-_CHANGES = "SELECT position, chunk FROM changed_chunks WHERE position > :after ORDER BY position"
+_CHANGES = f"""
+    SELECT position, chunk FROM changed_chunks WHERE position > :after ORDER BY position LIMIT {CHANGES_PER_READ}
+"""
+
+_LOGGED = "SELECT (SELECT min(position) FROM changed_chunks), (SELECT max(position) FROM changed_chunks)"
 
 
 @dataclass(frozen=True)
@@ -142,12 +151,17 @@ class ChunkTable:
     """Columns of the chunks up to the id `last`, extended by reads in the connection's thread or on a snapshot."""
 
     def __init__(self) -> None:
+        self.on_words_changed: list[Callable[[], None]] = []
+        """Called when words of chunks may have changed that were indexed before."""
         self._lock = Lock()
         self._is_logged = False
         self.is_loaded = False
         """True once all chunks have been read."""
         self.is_behind = False
-        """True while there are more new chunks than a search waits for, until they are read in the background."""
+        """True while there are more new or changed chunks than a search waits for, until they are read in the
+        background."""
+        self.has_unread_changes = False
+        """True from when the log of changes is read until all of it was: what is in memory may be out of date."""
         self.problem: str | None = None
         """The reason why not all chunks could be loaded, until they are."""
         self._clear()
@@ -168,19 +182,23 @@ class ChunkTable:
         if not self.can_follow:
             return False
         with self._lock:
-            self._follow_changes(db)
+            for _ in range(MAX_CHANGES_READ_INLINE // CHANGES_PER_READ):
+                if not self._follow_changes(db):
+                    break
         # Counted, since ids above the last one may be those of deleted chunks.
-        self.is_behind = bool(db.value(_MANY_NEW_CHUNKS, {"last": self.last, "many": MAX_CHUNKS_READ_INLINE}))
+        has_many = bool(db.value(_MANY_NEW_CHUNKS, {"last": self.last, "many": MAX_CHUNKS_READ_INLINE}))
+        self.is_behind = has_many or self.has_unread_changes
         if self.is_behind:
             return False
-        while self.extend(db):
+        while not self.has_unread_changes and self.extend(db):
             pass
-        return True
+        return not self.has_unread_changes
 
     def extend(self, db: Db) -> bool:
-        """Read the next chunks, and which have moved or were deleted; return False once there are no more."""
+        """Read which chunks were changed or deleted, and then the next ones; return False once there are no more."""
         with self._lock:
-            self._follow_changes(db)
+            if self._follow_changes(db):
+                return True
             [row] = db.tuples(_NEXT_CHUNKS, {"after": self.last})
             ids = decode_json(row[0], type=list[int])
             if ids:
@@ -261,12 +279,17 @@ class ChunkTable:
 
     def _clear(self) -> None:
         self.last = 0
-        self.is_loaded = self.is_behind = False
+        self.is_loaded = self.is_behind = self.has_unread_changes = False
         self.columns: ChunkColumns | None = None
         self.sessions, self._partitions, self.roles = _Numbers(), _Numbers(), _Numbers()
         self._turns: tuple[_Turns, ...] = ()
         self.changes_seen = 0
         """Position up to which the log of changes has been read."""
+        self._announce_changed_words()
+
+    def _announce_changed_words(self) -> None:
+        for forget in self.on_words_changed:
+            forget()
 
     def _add(self, ids: list[int], *texts_and_numbers: Any) -> None:
         """Add new chunks."""
@@ -304,17 +327,29 @@ class ChunkTable:
         columns.partitions[chunks], columns.roles[chunks] = self._partitions.of(partitions), self.roles.of(roles)
         columns.positions[chunks], columns.created_at[chunks] = positions, created_at
 
-    def _follow_changes(self, db: Db) -> None:
-        """Read again what was changed or deleted. A snapshot connection has no log: the next search reads it."""
+    def _follow_changes(self, db: Db) -> bool:
+        """Read again some of what was changed or deleted; return whether there is more.
+
+        A snapshot connection has no log: there, nothing is read, and what is unread stays so.
+        """
         if not db.engine.has_changed_chunks(db):
-            return
+            return self.has_unread_changes
+        self.has_unread_changes = True
         changes = db.tuples(_CHANGES, {"after": self.changes_seen})
-        if not changes:
-            return
-        oldest = db.value("SELECT min(position) FROM changed_chunks")
+        if changes:
+            self._apply_changes(db, changes)
+        self.has_unread_changes = len(changes) == CHANGES_PER_READ
+        return self.has_unread_changes
+
+    def _apply_changes(self, db: Db, changes: list[tuple[int, int]]) -> None:
+        [(oldest, newest)] = db.tuples(_LOGGED)
         if oldest > self.changes_seen + 1:  # the log does not reach back so far
             self._clear()
-        chunks = sorted({chunk for _, chunk in changes if chunk <= self.last})
+            self.changes_seen = newest
+            return
+        if any(chunk == 0 for _, chunk in changes):
+            self._announce_changed_words()
+        chunks = sorted({chunk for _, chunk in changes if 0 < chunk <= self.last})
         if chunks and self.columns is not None:
             [row] = db.tuples(_CHANGED_CHUNKS, {"ids": json.dumps(chunks)})
             self.columns.partitions[chunks] = 0

@@ -38,6 +38,11 @@ class EligibleChunks:
     changes: int | None = None
     note: str | None = None
 
+    @property
+    def change_count(self) -> int:
+        """Number of chunks that were ever added, and of changes since the connection was opened."""
+        return self.last + (self.changes or 0)
+
     @staticmethod
     def find(db: Db, chunk_filter: ChunkFilter, table: ChunkTable) -> "EligibleChunks":
         numpy = numpy_if_available()

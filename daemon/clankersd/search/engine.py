@@ -107,7 +107,7 @@ class SearchEngine:
         self._files = files
         self._start_task = start_task
         self._is_loading_chunks = False
-        store.on_open.append(self._terms.chunks.on_database_opened)
+        store.on_open += [self._terms.chunks.on_database_opened, self.vectors.on_database_opened]
 
     def build_filter(
         self, criteria: Criteria, visibility: Visibility, id_query: str | None = None

@@ -12,10 +12,7 @@ from clankersd.search.ranking import Candidate, fusion_weight, rank
 from clankersd.search.rows import RankingRow, fetch_ranking_rows
 from clankersd.search.speakers import Speakers
 from clankersd.search.turn_scoring import TurnScores
-from clankersd.search.vector_search import VectorMatches, VectorSearch
-
-MAX_REFILLS = 4
-"""Rounds in which deleted or hidden chunks are replaced by others."""
+from clankersd.search.vector_search import MAX_REFILLS, VectorMatches, VectorSearch
 
 _CHUNKS_AT_TURNS = """
     SELECT chunks.session_id, chunks.turn, min(chunks.id)
@@ -58,7 +55,8 @@ class Fusion:
     async def _fetch(self, nearest: list[int]) -> dict[int, RankingRow] | list[int]:
         """Return what passes the filter as rows of the database, or only ids if the table in memory has all of them."""
         table, turn_scores = self.table, self.turn_scores
-        has_all = table.columns is not None and table.is_loaded and max(nearest, default=0) <= table.last
+        is_up_to_date = table.is_loaded and not table.has_unread_changes
+        has_all = table.columns is not None and is_up_to_date and max(nearest, default=0) <= table.last
         is_current = turn_scores is None or turn_scores.places.session_ids is table.sessions.texts
         if not has_all or not is_current or self.filter.is_narrow:
 

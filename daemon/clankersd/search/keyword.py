@@ -134,7 +134,7 @@ class KeywordLookup:
         self._eligible = eligible = self._eligible or EligibleChunks.find(db, self._filter, self._index.chunks)
         if eligible.table is None or eligible.table.columns is None:
             return {}
-        turns, tokenize = eligible.table.columns.turns, db.engine.tokenizer(db)
+        columns, tokenize = eligible.table.columns, db.engine.tokenizer(db)
         size = eligible.last if eligible.size is None else eligible.size
         found: dict[str, Any] = {}
         for word in words:
@@ -147,9 +147,10 @@ class KeywordLookup:
                     continue
                 matches = eligible.select(Term(word, (spelling,), frequency, eligible.last), postings)
                 starts = postings.starts[:-1] if matches.positions is None else postings.starts[matches.positions]
-                chunks = matches.chunks[postings.offsets[starts] == 0]
-                chunks = chunks[turns[chunks] >= 0]
-                least = max(MIN_PREFIXED_MESSAGES, MIN_PREFIXED_SHARE * len(matches.chunks))
+                exist = columns.partitions[matches.chunks] > 0  # cached occurrences still have chunks that were deleted
+                chunks = matches.chunks[exist & (postings.offsets[starts] == 0)]
+                chunks = chunks[columns.turns[chunks] >= 0]
+                least = max(MIN_PREFIXED_MESSAGES, MIN_PREFIXED_SHARE * int(exist.sum()))
                 if least <= len(chunks) <= MAX_SCOPE_SHARE * size and _begin_with_names(db, chunks):
                     found[word] = chunks
         return found
@@ -230,7 +231,9 @@ class KeywordLookup:
         eligible = self._eligible
         assert eligible is not None
         cached = self._index.occurrences.count(stem, eligible.last, eligible.changes)
-        return self._index.frequencies.get(db, stem, eligible.chunk_count) if cached is None else cached
+        if cached is not None:
+            return cached
+        return self._index.frequencies.get(db, stem, eligible.chunk_count, eligible.change_count)
 
     def _look_up(self, db: Db, position: int, term: Term) -> bool:
         """Look up a term, or a part of it; return True once all of it is."""

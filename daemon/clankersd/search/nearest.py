@@ -46,6 +46,7 @@ class LabelLookup:
         self._tests = chunk_filter.label_tests
         self._sets: list[LabelSet] | None = None
         self._moved: list[tuple[int, int, int]] = []
+        self._has_unread_moves = False
         if all(test.project is None for test in self._tests):
             self._sets = [LabelSet(test.matches_label) for test in self._tests]
             self.done.set()
@@ -54,15 +55,21 @@ class LabelLookup:
     def has_labels(self) -> bool:
         return self._sets is not None
 
+    @property
+    def is_complete(self) -> bool:
+        """True once all chunks that have moved were read as well."""
+        return self.has_labels and not self._has_unread_moves
+
     def read(self, db: Db) -> None:
-        """Look up the numbers of the filter's projects, and the chunks that have moved."""
-        if self.done.is_set():
+        """Look up the numbers of the filter's projects, and the next chunks that have moved."""
+        if self.is_complete:
             return
         sets = []
         for test in self._tests:
             numbers = None if test.project is None else db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project)
             sets.append(LabelSet(test.matches_label, None if numbers is None else frozenset(row[0] for row in numbers)))
-        self._moved = read_moved_chunks(db, self.mirror.moves_seen) if self.mirror else []
+        if self.mirror is not None:
+            self._moved, self._has_unread_moves = read_moved_chunks(db, self.mirror.moves_seen)
         self._sets = sets
 
     def apply(self) -> list[LabelSet]:
@@ -88,9 +95,12 @@ async def nearest_in_memory(
     """
     if lookup is None or lookup.mirror is not mirror or not lookup.has_labels:
         lookup = LabelLookup(chunk_filter, mirror)
-    if not lookup.has_labels:
-        await store.read_for_search(lookup.read)
+        if not lookup.is_complete:
+            await store.read_for_search(lookup.read)
     labels = lookup.apply()
+    while not lookup.is_complete:
+        await store.read_for_search(lookup.read)
+        labels = lookup.apply()
 
     async def nearest(count: int, chunks: list[int] | None) -> ScoredChunks:
         if mirror.size > MAX_VECTORS_FILTERED_INLINE or len(chunks or ()) > MAX_VECTORS_COMPARED_INLINE:

@@ -3,7 +3,8 @@
 The occurrences of terms are cached, since reading them takes most of a keyword search. Chunk ids only grow and the text
 of a chunk does not change, so a frequent term needs only the chunks that were added since. Its deleted chunks stay in
 the cache until it is dropped; a search does not find them, because it looks each chunk up. A rare term is used as long
-as no chunk was added, changed or deleted.
+as no chunk was added, changed or deleted. Everything is dropped when the header of a stored chunk changes, which hardly
+ever happens, when the index is rebuilt, and with another connection, whose database may be another one.
 """
 
 import math
@@ -116,6 +117,8 @@ class Postings:
         if numpy is None:
             return [chunk for chunk in chunks if chunk in self.chunks]
         wanted = numpy.asarray(chunks, numpy.int32)
+        if not len(self.chunks):
+            return chunks[:0]
         found = wanted[find_sorted(self.chunks, wanted)[1]]
         return found if isinstance(chunks, numpy.ndarray) else found.tolist()
 
@@ -195,18 +198,26 @@ class _CachedTerm:
 
 
 class TermFrequencies:
-    """Number of chunks that contain a term, cached until the index has grown: counting reads all occurrences."""
+    """Number of chunks that contain a term, cached until the index has changed: counting reads all occurrences."""
 
     def __init__(self, full_text: str = "chunks_fts") -> None:
         self._full_text = full_text
         self._cached: dict[str, int] = {}
-        self._cached_at_count = 0
+        self._cached_at_change = 0
 
-    def get(self, db: Db, stem: str, chunk_count: int) -> int:
-        """Return the number of chunks with the stem. The cache is dropped when `chunk_count` has changed by 2 %."""
-        is_outdated = abs(chunk_count - self._cached_at_count) > max(100, self._cached_at_count // 50)
+    def clear(self) -> None:
+        """Forget all numbers."""
+        self._cached = {}
+
+    def get(self, db: Db, stem: str, chunk_count: int, change_count: int) -> int:
+        """Return the number of chunks with the stem.
+
+        The cache is dropped when `change_count`, the number of chunks that were ever added, changed or deleted, has
+        grown by 2 % of `chunk_count`: where as many are deleted as are added, the number of chunks stays the same.
+        """
+        is_outdated = abs(change_count - self._cached_at_change) > max(100, chunk_count // 50)
         if is_outdated or len(self._cached) > MAX_CACHED_TERMS:
-            self._cached, self._cached_at_count = {}, chunk_count
+            self._cached, self._cached_at_change = {}, change_count
         frequency = self._cached.get(stem, 0)
         if frequency < MIN_CACHED_FREQUENCY:
             frequency = db.engine.count_texts(db, self._full_text, stem)
@@ -225,6 +236,7 @@ class TermOccurrences:
         self._partial: dict[str, tuple[list[Postings], int]] = {}
         self._bytes = 0
         self._lock = Lock()
+        self._times_cleared = 0
 
     def count(self, stem: str, last: int, changes: int | None) -> int | None:
         """Return the number of chunks with a rare stem if it is cached and no chunk has changed since, else None."""
@@ -241,6 +253,7 @@ class TermOccurrences:
         `changes` is the number of changes of chunks that the search knows of, None if it knows of none. Of a very
         frequent term, one call reads a range of chunks: None means that there are more to be read.
         """
+        times_cleared = self._times_cleared
         found = self._get(spelling.stem)
         is_rare = frequency < MIN_CACHED_FREQUENCY
         if found is not None and is_rare and (found.last, found.changes) != (last, changes):
@@ -256,9 +269,17 @@ class TermOccurrences:
             if found is None:
                 return None
         if (not is_rare or changes is not None) and numpy_if_available() is not None:
-            self._put(spelling.stem, found)
+            self._put(spelling.stem, found, times_cleared)
         # Another search may have read chunks that are newer than this one knows.
         return found.postings.until(last)
+
+    def clear(self) -> None:
+        """Drop everything: words of chunks that were indexed before have changed."""
+        with self._lock:
+            self._cached.clear()
+            self._partial.clear()
+            self._bytes = 0
+            self._times_cleared += 1
 
     def forget(self, stems: list[str]) -> None:
         """Drop stems from the cache."""
@@ -284,8 +305,11 @@ class TermOccurrences:
                 self._cached.move_to_end(stem)
             return self._cached.get(stem)
 
-    def _put(self, stem: str, found: _CachedTerm) -> None:
+    def _put(self, stem: str, found: _CachedTerm, times_cleared: int) -> None:
+        """Cache what was read, unless everything was dropped meanwhile."""
         with self._lock:
+            if times_cleared != self._times_cleared:
+                return
             if replaced := self._cached.pop(stem, None):
                 self._bytes -= replaced.postings.nbytes
             self._cached[stem] = found
@@ -320,3 +344,6 @@ class TermIndex:
     chunks: ChunkTable = field(default_factory=ChunkTable)
     frequencies: TermFrequencies = field(default_factory=TermFrequencies)
     occurrences: TermOccurrences = field(default_factory=TermOccurrences)
+
+    def __post_init__(self) -> None:
+        self.chunks.on_words_changed += [self.frequencies.clear, self.occurrences.clear]

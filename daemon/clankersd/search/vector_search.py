@@ -13,6 +13,7 @@ from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vector_store
 from clankersd.index.index import Index
+from clankersd.index.mirror import Mirror
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.tokenize import searched_part
 from clankersd.projects import PROJECT_NUMBERS
@@ -35,6 +36,9 @@ of them take longer than a search may."""
 
 NEAREST_ELSEWHERE = 32
 """Nearest chunks of all projects among which the best one of another project is looked for."""
+
+MAX_REFILLS = 4
+"""Rounds in which deleted or hidden chunks are replaced by others."""
 
 _PROJECTS = "SELECT chunks.id, chunks.project FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value"
 _EXISTING = "SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))"
@@ -77,6 +81,10 @@ class VectorSearch:
         self._queue = queue
         self._start_task = start_task
         self._centres = Centres(store, index)
+
+    def on_database_opened(self, _db: Db) -> None:
+        """Begin anew with a connection, whose database may be another one."""
+        self._centres.clear()
 
     @property
     def embedder(self) -> Embedder | None:
@@ -155,9 +163,17 @@ class VectorSearch:
             await self._load_mirror()
             return await self._nearest_stored(vector, k, chunk_filter.ids, chunk_filter.params)
         # Vectors in memory are rounded: the best of them, more than wanted, are compared again as they are on disk.
-        rough = await nearest_in_memory(self._store, mirror, vector, chunk_filter, 2 * k + 32)
-        params = {"listed": json.dumps([chunk for chunk, _ in rough])}
-        return await self._nearest_stored(vector, k, _LISTED, params)
+        found: ScoredChunks = []
+        for _ in range(MAX_REFILLS):
+            rough = await nearest_in_memory(self._store, mirror, vector, chunk_filter, 2 * k + 32)
+            params = {"listed": json.dumps([chunk for chunk, _ in rough])}
+            found = await self._nearest_stored(vector, k, _LISTED, params)
+            if len(found) >= min(k, len(rough)):
+                break
+            missing = {chunk for chunk, _ in rough}.difference(chunk for chunk, _ in found)
+            if missing == await self._discard_deleted(mirror, missing, len(rough)):
+                break
+        return found
 
     async def similarities(
         self, matches: VectorMatches, chunks: Sequence[int], chunk_filter: ChunkFilter
@@ -242,15 +258,18 @@ class VectorSearch:
             baseline = max(baseline, await self._centres.mean_cosine(everything))
         if not elsewhere:
             return Calibration(baseline)
-        nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
-        params = {"near": json.dumps([chunk for chunk, _ in nearest])}
         own_projects = [test.project for test in chunk_filter.label_tests if test.project is not None]
 
         def read_projects(db: Db) -> tuple[dict[int, int | None], set[int]]:
             own = {row[0] for one in own_projects for row in db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", one)}
-            return dict(db.tuples(_PROJECTS, params)), own
+            return dict(db.tuples(_PROJECTS, {"near": json.dumps([chunk for chunk, _ in nearest])})), own
 
-        projects, own = await self._store.read_for_search(read_projects)
+        for _ in range(MAX_REFILLS):
+            nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
+            projects, own = await self._store.read_for_search(read_projects)
+            missing, mirror = {chunk for chunk, _ in nearest}.difference(projects), self._index.mirror
+            if not missing or mirror is None or missing == await self._discard_deleted(mirror, missing, len(nearest)):
+                break
         of_others = [
             cosine for chunk, cosine in nearest if projects.get(chunk) is not None and projects[chunk] not in own
         ]
@@ -267,17 +286,25 @@ class VectorSearch:
         if mirror is None or vector is None:
             matches.nearest = [(chunk, score) for chunk, score in matches.nearest if chunk not in missing]
             return
+        matches.hidden |= await self._discard_deleted(mirror, missing, len(matches.nearest))
+        nearest = await self.nearest(vector, chunk_filter, k + 2 * len(matches.hidden))
+        matches.nearest = [(chunk, score) for chunk, score in nearest if chunk not in matches.hidden][:k]
+
+    async def _discard_deleted(self, mirror: Mirror, missing: set[int], found_count: int) -> set[int]:
+        """Remove those of the chunks from memory that were deleted; return the others.
+
+        If they are most of those that a search has found, all other deleted chunks are removed as well.
+        """
         # Not from a replica, which may not have them yet.
         params = {"ids": json.dumps(sorted(missing))}
         existing = {row[0] for row in await self._store.read(lambda db: db.tuples(_EXISTING, params))}
         deleted = missing - existing
         mirror.discard(deleted)
-        if len(deleted) * 2 > len(matches.nearest):  # a mass deletion: drop all other deleted chunks as well
+        if len(deleted) * 2 > found_count:
+            size = mirror.size
             rows = await self._store.read(lambda db: db.tuples("SELECT id FROM chunks"))
-            mirror.keep_only([chunk for (chunk,) in rows])
-        matches.hidden |= existing
-        nearest = await self.nearest(vector, chunk_filter, k + 2 * len(matches.hidden))
-        matches.nearest = [(chunk, score) for chunk, score in nearest if chunk not in matches.hidden][:k]
+            mirror.keep_only([chunk for (chunk,) in rows], size)
+        return existing
 
     async def _nearest_stored(self, vector: Vector, k: int, ids: str, params: dict[str, Any]) -> ScoredChunks:
         """Compare with the vectors on disk."""

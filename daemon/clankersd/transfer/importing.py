@@ -47,6 +47,8 @@ async def import_lines(daemon: "Daemon", request: ImportLines) -> ImportedLines:
         for merge in stored.merges:
             follow_merge(daemon, merge)
         counts[stored.result] += 1
+        if isinstance(one.record, records.MessageRecord):
+            daemon.index.add_speaker(one.row["role"])
     if counts["new"] or counts["updated"]:
         daemon.index.wake()
     if any(isinstance(one.record, records.ScheduleRecord) for one in parsed):
