@@ -475,7 +475,12 @@ def test_diversity_ranks_near_duplicates_lower() -> None:
 
 
 def test_neighbour_of_a_match_is_found_after_it() -> None:
-    turns = ["Which tool shall we use for the backup?", "Restic, since it is encrypted.", "Fine.", "Then lunch."]
+    turns = [
+        "Which tool shall we use for the backup?",
+        "Restic, since it is encrypted.",
+        "Install it now.",
+        "Then lunch.",
+    ]
     with fresh() as own:
         for number, text in enumerate(turns):
             message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": text}
@@ -692,3 +697,24 @@ def test_messages_of_a_large_import_are_soon_ranked_with_their_neighbours() -> N
         store(own, "new", MAX_CHUNKS_READ_INLINE + 1000)
         assert f"the newest {note}" in search(own, "new lighthouse")["degraded"]
         eventually(lambda: note not in search(own, "new lighthouse")["degraded"], "the newest are loaded too")
+
+
+def test_small_talk_is_found_by_its_own_words_only() -> None:
+    """Most words around "thanks" are those of the query, but nobody looks for it."""
+    talk = [
+        ("user", "The AbortController of the product search is never aborted."),
+        ("assistant", "Done."),
+        ("user", "yes, go ahead"),
+        ("assistant", "You're welcome."),
+        ("user", "👍"),
+        ("user", "Keep the AbortController in a ref."),
+        ("user", "thanks"),
+    ]
+    with fresh() as connection:
+        for number, (role, text) in enumerate(talk):
+            message = {"id": f"m{number}", "sessionId": "s", "role": role, "textContent": text, "createdAt": number}
+            assert connection.call("events.batch", events=[{"message": message}])["ok"]
+        settled(connection)
+        for params in ({}, {"mode": "vector"}, {"mode": "keyword"}, {"vectorWeight": 0.0}, {"collapse": False}):
+            assert sorted(names(search(connection, "AbortController", **params))) == ["m0", "m5"], params
+        assert names(search(connection, "thanks"))[0] == "m6"

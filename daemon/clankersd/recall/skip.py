@@ -4,6 +4,7 @@ import re
 import unicodedata
 
 from clankersd.index.tokenize import CJK_CHARACTER, STOP_WORDS, WORD
+from clankersd.search.small_talk import AFFIRMATIONS, GREETINGS
 
 MIN_LETTERS = 8
 """Letters of the significant words in a prompt that is worth a search."""
@@ -19,23 +20,6 @@ _HARNESS_MESSAGE = re.compile(
     r"<(command|local-command|task|system|bash|user-memory)-|This session is being continued from a previous"
     r"|(Please )?continue the conversation from where (it|we|you) left",
     re.IGNORECASE,
-)
-
-GREETINGS = frozenset(
-    """hi hello hey hiya howdy yo sup greetings morning afternoon evening good day night bye goodbye cheers welcome
-    hallo moin servus guten tag morgen abend bonjour salut bonsoir hola buenas buenos dias ciao olá oi
-    привет здравствуйте 你好 您好 早上好 晚上好 こんにちは おはよう 안녕 안녕하세요""".split()  # noqa: SIM905  # readable as a text
-)
-AFFIRMATIONS = frozenset(
-    """y n k ok okay okey kk yes yeah yep yup ya no nope nah sure fine right correct exactly true agreed lgtm ack
-    great perfect nice cool awesome excellent wonderful amazing brilliant super neat wow sweet sounds looks
-    thanks thank thx ty please pls sorry hmm ah oh haha lol
-    go ahead continue proceed carry resume next done stop wait cancel abort retry try again redo undo approve approved
-    accept accepted confirm confirmed reject rejected
-    ja nein doch genau gut danke bitte weiter mach oui non merci bien vas continuer si sí vale gracias sigue claro
-    sim não obrigado obrigada grazie да нет спасибо хорошо дальше продолжай
-    好 好的 是 是的 对 不 不是 谢谢 继续 可以 はい いいえ ありがとう 続けて お願いします
-    네 예 아니요 감사합니다 계속""".split()  # noqa: SIM905
 )
 
 

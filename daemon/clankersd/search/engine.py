@@ -41,6 +41,7 @@ from clankersd.search.plan import MAX_NEIGHBOURS, ScoredPath, SearchOutcome, Sea
 from clankersd.search.ranking import Candidate, apply_recency, best_per_group, collapse_duplicates
 from clankersd.search.reranking import Reranking
 from clankersd.search.rows import R, RankingRow, fetch_ranking_rows
+from clankersd.search.small_talk import is_small_talk
 from clankersd.search.speakers import NO_SPEAKERS, Speakers, find_speakers, possible_names, without_names
 from clankersd.search.term_index import TermIndex
 from clankersd.search.turn_scoring import score_turns
@@ -404,9 +405,11 @@ class SearchEngine:
         return [one for one in candidates if isinstance(one.row, plan.rows.row_type)]
 
     async def _select(self, plan: SearchPlan[R], candidates: list[Candidate[R]]) -> list[Candidate[R]]:
-        """Apply what the plan says about related, weak, grouped and duplicate candidates."""
+        """Apply what the plan says about related, weak, grouped and duplicate candidates, and drop small talk."""
         if plan.expand:
             candidates = await self._expand(plan, candidates, await plan.expand(candidates))
+        if plan.query is not None and not plan.use_cosine:
+            candidates = [one for one in candidates if not _is_empty(one)]
         candidates = [one for one in candidates if one.is_keyword_match or one.wire_score >= plan.min_score]
         if plan.group_of:
             candidates = best_per_group(candidates, plan.group_of)
@@ -437,6 +440,12 @@ def _keyword_matches(ranking: list[Candidate[RankingRow]] | ColumnRanking) -> An
     if isinstance(ranking, ColumnRanking):
         return ranking.keyword_matches()
     return [one.row.id for one in ranking if one.is_keyword_match]
+
+
+def _is_empty(candidate: Candidate[R]) -> bool:
+    """Return whether a candidate is small talk without a word of the query, which only its neighbours have."""
+    row = candidate.row
+    return row.message_id is not None and not candidate.is_keyword_match and is_small_talk(row.text)
 
 
 def _compare_texts(plan: SearchPlan[R], candidates: list[Candidate[R]]) -> list[Candidate[R]]:
