@@ -31,6 +31,7 @@ def recall_rpc(rpc: RawConnection) -> Iterator[RawConnection]:
         session(rpc, session_id, 0)  # injection records are deleted with their session
 
 
+WORDS = ["sort", "export", "parser", "cache", "socket", "schema", "invoice"]
 THINGS = ["rounding", "currency", "header", "encoding", "footer", "calendar"]
 
 
@@ -151,6 +152,37 @@ def test_recall_tells_no_text_that_is_only_in_the_script_of_the_prompt(
     """To the static model, all texts in a script other than Latin are alike."""
     message(history, "old-3", "m-4", "user", text, 3001)
     settled(history)
+    assert "m-4" in prompt(history, related, session="one")
+    assert prompt(history, unrelated, session="two") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "related", "unrelated"),
+    [
+        (
+            "Die Buchungen werden auf dem Gerät gespeichert und an den Server gesendet, wenn das Netz da ist.",
+            "Wann werden die Buchungen an den Server gesendet?",
+            "Wie ist das Wetter auf dem Weg, und was ist dann noch zu sehen?",
+        ),
+        (
+            "Les écritures sont gardées sur l'appareil, et quand le réseau est de retour, on les envoie au serveur.",
+            "Quand est-ce que les écritures sont envoyées au serveur ?",
+            "Est-ce que le ciel est encore bleu, et quand est-ce que la mer est plus belle ?",
+        ),
+    ],
+    ids=["German", "French"],
+)
+def test_recall_tells_no_text_that_is_only_in_the_language_of_the_prompt(
+    history: RawConnection, text: str, related: str, unrelated: str
+) -> None:
+    """Among texts in English, the function words of another language are rare, and to the model it is one topic."""
+    message(history, "old-3", "m-4", "assistant", text, 3001)
+    for number in range(100):
+        english = f"{THINGS[number % 6]} {WORDS[number % 7]} of the {WORDS[number // 7 % 7]} in file {number}"
+        message(history, "old-1", f"e-{number}", "user", english, 1001 + number)
+    settled(history)
+    assert history.call("search", query=unrelated)["weak"]
+    assert not history.call("search", query=related)["weak"]
     assert "m-4" in prompt(history, related, session="one")
     assert prompt(history, unrelated, session="two") == ""
 

@@ -13,8 +13,8 @@ from clankersd.search.closeness import (
     Closeness,
     is_rare_name,
     is_weak,
+    language_baseline,
     measure,
-    script_baseline,
     word_weight,
 )
 
@@ -24,9 +24,12 @@ def test_rare_words_weigh_more_and_unknown_ones_most() -> None:
 
 
 def test_texts_in_one_script_other_than_latin_are_alike_by_themselves() -> None:
-    assert script_baseline("the café in Łódź") == 0
-    assert script_baseline("数据库连接超时") == 0.55
-    assert 0.15 < script_baseline("使用getUserToken函数") < script_baseline("使用函数") < script_baseline("σφάλμα")
+    assert language_baseline("the café in Łódź") == 0
+    assert language_baseline("Wie lange dauert die Fahrt mit dem Zug?") == 0.45
+    assert language_baseline("数据库连接超时") == 0.55
+    assert (
+        0.15 < language_baseline("使用getUserToken函数") < language_baseline("使用函数") < language_baseline("σφάλμα")
+    )
 
 
 def test_coverage_is_the_weighted_share_of_the_words() -> None:

@@ -239,3 +239,26 @@ def test_word_has_other_forms_if_a_capital_is_inside_it() -> None:
     hump = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]")
     words = ["".join(letters) for length in range(6) for letters in product("aA1_", repeat=length)]
     assert {word for word in words if other_forms(word)} == {word for word in words if hump.search(word)}
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("Warum flackern die Suchergebnisse?", ["flackern", "suchergebnisse"]),
+        ("Comment fonctionne le cache de l'application ?", ["fonctionne", "cache", "application"]),
+        ("por qué falla la prueba", ["falla", "prueba"]),
+        ("почему не работает авторизация", ["работает", "авторизация"]),
+        ("waarom werkt de test niet", ["werkt", "test"]),
+        # English, programs, and what may be either
+        ("why does die() kill the process", ["die", "kill", "process"]),
+        ("sin cos tan", ["sin", "cos", "tan"]),
+        ("locale de en fr", ["locale", "de", "en", "fr"]),
+        ("list del dict pop", ["list", "del", "dict", "pop"]),
+        ("plus size car", ["plus", "size", "car"]),
+        ("for i in range(10)", ["range", "10"]),
+        ("und", ["und"]),
+        ("wie ist das denn", ["wie", "ist", "das", "denn"]),
+    ],
+)
+def test_function_words_of_another_language_are_dropped_from_a_query_in_it(query: str, words: list[str]) -> None:
+    assert query_words(query) == words

@@ -5,6 +5,7 @@ import unicodedata
 from functools import lru_cache
 
 from clankersd.index.chunker import CJK, has_cjk
+from clankersd.index.function_words import FUNCTION_WORDS, find_language
 
 MAX_QUERY_WORDS, LAST_QUERY_WORDS = 64, 24
 MAX_QUERY_CHARS = 10_000
@@ -146,6 +147,11 @@ def describe_dropped_words(query: str) -> str | None:
     return "; ".join(notes) or None
 
 
+def query_language(query: str) -> str | None:
+    """Return the code of the language of a query, by its function words; None for English, or if it cannot be told."""
+    return find_language([word.lower() for word in WORD.findall(compose(searched_part(query)))], STOP_WORDS)
+
+
 def searched_part(query: str) -> str:
     """Return the part of a query that is searched for by keyword: all of it, or both ends of a very long one."""
     if len(query) <= MAX_QUERY_CHARS:
@@ -166,7 +172,9 @@ def _distinct_words(text: str) -> tuple[tuple[str, ...], int]:
         if _HUMP.search(rest):
             forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
         words.update(dict.fromkeys(forms))
-    chosen = tuple(word for word in words if word not in STOP_WORDS) or tuple(words)
+    language = find_language(words, STOP_WORDS)
+    empty = STOP_WORDS | FUNCTION_WORDS[language] if language else STOP_WORDS
+    chosen = tuple(word for word in words if word not in empty) or tuple(words)
     if len(chosen) <= MAX_WORDS_WITH_NUMBERS:
         return chosen, 0
     without_numbers = tuple(word for word in chosen if not _NUMBER.fullmatch(word))

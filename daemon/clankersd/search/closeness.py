@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from clankersd.index.tokenize import CJK_CHARACTER
+from clankersd.index.tokenize import CJK_CHARACTER, query_language
 from clankersd.search.common_words import is_uncommon
 from clankersd.search.snippets import matching_stems
 
@@ -57,6 +57,10 @@ SCRIPT_BASELINES = (
 """Cosines that unrelated texts reach in the static model by being in one script. It has few tokens for scripts other
 than Latin, so that all texts in one of them are alike."""
 
+LANGUAGE_BASELINES = {"de": 0.45, "fr": 0.45, "es": 0.5, "it": 0.45, "pt": 0.45, "nl": 0.5, "pl": 0.6, "sv": 0.4}
+"""Cosines that unrelated texts in one language other than English reach in the static model, which was trained on
+English: that of a question about cooking or the weather with the most similar one of 80 passages of manual pages."""
+
 _LATIN_LETTER = re.compile(r"[a-zA-Z\u00c0-\u024f\u1e00-\u1eff]")
 
 
@@ -99,8 +103,12 @@ class Calibration:
         return (cosine - self.baseline) / (1 - self.baseline)
 
 
-def script_baseline(query: str) -> float:
-    """Return the cosine that unrelated texts in the scripts of a query reach, in the static model; 0 for Latin."""
+def language_baseline(query: str) -> float:
+    """Return the cosine that unrelated texts in the language of a query reach, in the static model; 0 for English."""
+    return max(_script_baseline(query), LANGUAGE_BASELINES.get(query_language(query) or "", 0.0))
+
+
+def _script_baseline(query: str) -> float:
     if query.isascii():
         return 0.0
     counts = [(len(pattern.findall(query)), baseline) for pattern, baseline in SCRIPT_BASELINES]

@@ -19,7 +19,7 @@ from clankersd.index.tokenize import searched_part
 from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.centres import Centres, from_centre
 from clankersd.search.chunk_table import ChunkTable
-from clankersd.search.closeness import DEFAULT_BASELINE, Calibration, script_baseline
+from clankersd.search.closeness import DEFAULT_BASELINE, Calibration, language_baseline
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
 from clankersd.search.nearest import LabelLookup, ScoredChunks, nearest_in_memory
 from clankersd.search.turn_scoring import smooth_similarities
@@ -253,7 +253,7 @@ class VectorSearch:
         baseline = DEFAULT_BASELINE if centre is None else float(centre @ centre)
         everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
         if live.identity.provider == "static":
-            baseline = max(baseline, script_baseline(searched_part(query or "")))
+            baseline = max(baseline, language_baseline(searched_part(query or "")))
         elif centre is None:  # the default is that of the static model
             baseline = max(baseline, await self._centres.mean_cosine(everything))
         if not elsewhere:
