@@ -187,6 +187,26 @@ def test_recall_tells_no_text_that_is_only_in_the_language_of_the_prompt(
     assert prompt(history, unrelated, session="two") == ""
 
 
+def test_recall_with_routine_tells_memories_only(remembering: RawConnection) -> None:
+    """Every session has such prompts, and the answers to them say nothing about this one."""
+    for number in range(3):
+        session(remembering, f"routine-{number}", 5000 + number)
+        message(remembering, f"routine-{number}", f"asked-{number}", "user", "Run the tests again.", 5000 + number)
+        message(remembering, f"routine-{number}", f"answer-{number}", "assistant", "All 214 tests pass.", 5001 + number)
+    shown = remembering.call("recall.preview", kind="prompt", project=PROJECT, query="run all the tests again")
+    assert shown["text"] == ""
+    assert {one["kind"] for one in shown["considered"]} == {"memory"}
+    assert "names no subject" in shown["reason"]
+    assert "asked-" in prompt(remembering, "how do we run the tests?")
+    memory = remember(remembering, "Run the tests with `make check`.", "global", importance=0.8)
+    assert memory in prompt(remembering, "run the tests again", session="next")
+
+
+def test_recall_with_a_short_question_about_a_name(history: RawConnection) -> None:
+    message(history, "old-1", "m-5", "assistant", "The LBVH was rejected: rendering is 22 % slower with it.", 1500)
+    assert "m-5" in prompt(history, "why was the LBVH rejected?")
+
+
 def embed_alike(request: Request) -> Answer:
     """Vectors of which any two have a cosine of 0.8 or more, as those of E5 and similar models."""
 

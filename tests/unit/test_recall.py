@@ -15,7 +15,7 @@ from clankersd.config import Config
 from clankersd.recall.answers import Answer
 from clankersd.recall.block import CLOSING, OPENING, Block, Item, shorten
 from clankersd.recall.recall import Target, _recall, fill_block
-from clankersd.recall.skip import why_trivial
+from clankersd.recall.skip import names_no_subject, why_trivial
 from clankersd.recall.sources import PASSAGES, PromptMatches
 from clankersd.search.engine import SearchEngine
 
@@ -216,3 +216,40 @@ def test_text_is_shortened_before_its_answer() -> None:
     assert "→ The pool is closed now." in shorter
     assert "→" not in str(asked.line(start + 60))
     assert asked.line(start + 30) is None
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "run the tests again",
+        "commit and push",
+        "Run it again and show me the output",
+        "explain that in more detail",
+        "keep going until all tests pass",
+        "yes, option 2 please",
+        "can you summarise what you did?",
+    ],
+)
+def test_routine_of_any_session_names_no_subject(prompt: str) -> None:
+    assert names_no_subject(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "how do we run the tests?",
+        "why do the tests fail?",
+        "where are the log files?",
+        "fix issue 4711",
+        "run the tests of the parser",
+        "deploy it to staging",
+        "revert the change of the retry budget",
+    ],
+)
+def test_questions_and_other_words_name_a_subject(prompt: str) -> None:
+    assert not names_no_subject(prompt)
+
+
+@pytest.mark.parametrize("prompt", ["why was the LBVH rejected?", "why not OptiX?", "do we use JWT", "is TC52 done"])
+def test_short_question_about_a_name_is_not_trivial(prompt: str) -> None:
+    assert why_trivial(prompt) is None

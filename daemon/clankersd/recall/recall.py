@@ -28,7 +28,7 @@ from clankersd.memories.update import record_recall
 from clankersd.recall.answers import Answer, find_answers
 from clankersd.recall.block import Block, Item
 from clankersd.recall.ledger import with_texts
-from clankersd.recall.skip import why_trivial
+from clankersd.recall.skip import names_no_subject, why_trivial
 from clankersd.recall.sources import (
     PromptMatches,
     matching_items,
@@ -299,9 +299,11 @@ async def _match_prompt(
         return PromptMatches(), "nothing is recalled with prompts: see the setting `recall`"
     if trivial := why_trivial(prompt_query(prompt)):
         return PromptMatches(), f"nothing to search for in the prompt: {trivial}"
+    project, reason = target.project, "nothing relevant to the prompt was found"
+    if names_no_subject(prompt):
+        project, reason = None, "the prompt names no subject, so that only memories were searched: none is close to it"
     weights = ScoreWeights.of(config)
-    found = await matching_items(engine, weights, prompt, target.scopes, target.project, target.session)
-    return found, "nothing relevant to the prompt was found"
+    return await matching_items(engine, weights, prompt, target.scopes, project, target.session), reason
 
 
 async def _find_answers(

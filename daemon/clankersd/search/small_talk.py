@@ -13,7 +13,7 @@ GREETINGS = frozenset(
 AFFIRMATIONS = frozenset(
     """y n k ok okay okey kk yes yeah yep yup ya no nope nah sure fine right correct exactly true agreed lgtm ack
     great perfect nice cool awesome excellent wonderful amazing brilliant super neat wow sweet sounds looks
-    thanks thank thx ty please pls sorry hmm ah oh haha lol
+    thanks thank thx ty please pls sorry hm hmm um uh ah oh haha lol
     go ahead continue proceed carry resume next done stop wait cancel abort retry try again redo undo approve approved
     accept accepted confirm confirmed reject rejected
     ja nein doch genau gut danke bitte weiter mach oui non merci bien vas continuer si sí vale gracias sigue claro
@@ -22,9 +22,9 @@ AFFIRMATIONS = frozenset(
     네 예 아니요 감사합니다 계속""".split()  # noqa: SIM905
 )
 
-_EMPTY_WORDS = GREETINGS | AFFIRMATIONS | STOP_WORDS
+EMPTY_WORDS = GREETINGS | AFFIRMATIONS | STOP_WORDS
 
 
 def is_small_talk(text: str) -> bool:
     """Return whether a text consists of greetings, affirmations and stop words, or has no words at all."""
-    return len(text) <= MAX_CHARACTERS and all(word.casefold() in _EMPTY_WORDS for word in WORD.findall(text))
+    return len(text) <= MAX_CHARACTERS and all(word.casefold() in EMPTY_WORDS for word in WORD.findall(text))
