@@ -8,7 +8,7 @@ import pytest
 from helpers.cross_encoder import put_cross_encoder
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, RawConnection
-from helpers.embedding_service import Request, always, say, served
+from helpers.embedding_service import Answer, Request, always, say, served
 from helpers.waiting import settled
 
 TEXTS = {
@@ -83,6 +83,29 @@ def test_service_that_fails_is_reported_and_leaves_the_order(
         [found] = [one for one in checks if one["name"] == "reranker"]
         assert found["state"] == "warning"
         assert "overloaded" in found["finding"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'[{"index": 0, "score": 1e999}]',
+        b'[{"index": 0, "score": 1%s}]' % (b"0" * 400),
+        b'[{"index": 7, "score": 0.5}]',
+        b'[{"index": 0, "score": 0.5}, {"index": 0, "score": 0.6}]',
+        b'[{"index": 0, "score": "good"}]',
+    ],
+    ids=["empty", "null", "no scores", "infinite", "too large", "another index", "an index twice", "no number"],
+)
+def test_service_that_answers_nonsense_is_reported_and_leaves_the_order(filled: RawConnection, body: bytes) -> None:
+    with served(always(Answer(body=body))) as service:
+        configure(filled, reranker_seconds=20, reranker_url=service.url, reranker="tei")
+        names, degraded = search(filled)
+        assert names[0] == "m0"
+        assert degraded is not None
+        assert degraded.startswith("not reranked: Text Embeddings Inference")
 
 
 def test_reranker_without_an_address_is_reported(filled: RawConnection) -> None:

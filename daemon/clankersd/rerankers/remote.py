@@ -116,7 +116,7 @@ def parse_scores(service: RerankService, body: bytes, count: int, name: str) -> 
         reply = msgspec.json.decode(body)
         results = reply[service.results] if service.results else reply
         scores: dict[int, float] = {result["index"]: float(result[service.score]) for result in results}
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise RerankerUnavailable(f"{name} sent a reply without scores") from error
     if len(scores) != len(results) or not all(type(index) is int and 0 <= index < count for index in scores):
         raise RerankerUnavailable(f"{name} numbered its scores wrongly")
