@@ -197,7 +197,9 @@ def test_recall_with_routine_tells_memories_only(remembering: RawConnection) -> 
     assert shown["text"] == ""
     assert {one["kind"] for one in shown["considered"]} == {"memory"}
     assert "names no subject" in shown["reason"]
-    assert "asked-" in prompt(remembering, "how do we run the tests?")
+    told_later = prompt(remembering, "how do we run the 214 tests?")
+    assert "answer-" in told_later
+    assert "asked-" not in told_later
     memory = remember(remembering, "Run the tests with `make check`.", "global", importance=0.8)
     assert memory in prompt(remembering, "run the tests again", session="next")
 

@@ -20,7 +20,7 @@ from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE
 from clankersd.projects import find_project_id
 from clankersd.recall.block import Item, format_day, shorten
 from clankersd.recall.gate import Verdict, judge_memories, judge_passages
-from clankersd.recall.skip import why_trivial
+from clankersd.recall.skip import names_no_subject, why_trivial
 from clankersd.search.engine import SearchEngine
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.near_duplicates import collapse_near_duplicates
@@ -292,7 +292,7 @@ async def matching_items(
         log.warning("recall search failed", problem=error.message)
         return PromptMatches(degraded=f"the search failed: {error.message}", has_failed=True)
     memory_matches = [one for one in outcome.candidates if one.row.memory_id is not None]
-    passage_matches = [one for one in outcome.candidates if one.row.memory_id is None]
+    passage_matches = [one for one in outcome.candidates if one.row.memory_id is None and not _is_routine(one.row)]
     memories = judge_memories(outcome, memory_matches[: max(MAX_EXAMINED, max_memories)])  # type: ignore[arg-type]
     distinct = collapse_near_duplicates(collapse_duplicates(passage_matches[:MAX_COMPARED]), MAX_EXAMINED)
     texts = _limit_passages(judge_passages(outcome, distinct[:MAX_EXAMINED]))  # type: ignore[arg-type]
@@ -307,6 +307,11 @@ async def matching_items(
         calls={_passage_id(row): row.tool_id for row in chosen_texts if row.tool_id},
         degraded="; ".join(note for note in (_describe_shortened(prompt), outcome.degraded) if note) or None,
     )
+
+
+def _is_routine(row: MatchRow) -> bool:
+    """Return whether a message is routine of any session, such as "run the tests again"."""
+    return row.message_id is not None and names_no_subject(row.text)
 
 
 def _limit_passages(verdicts: list[Verdict]) -> list[Verdict]:
