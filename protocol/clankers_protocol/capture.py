@@ -171,8 +171,8 @@ class ImportSummary(Wire):
 class ImportStart(Method[JobStarted]):
     """Import the existing history of a harness, as a job; its result is an ImportSummary. Importing twice is harmless.
 
-    `harness` is "claude-code", "codex", "copilot", "gemini", "opencode", "pi" or "qwen". `since` skips sessions whose
-    files did not change after that time.
+    `harness` is "claude-code", "codex", "copilot", "gemini", "openclaw", "opencode", "pi" or "qwen". `since` skips
+    sessions whose files did not change after that time.
     """
 
     method: ClassVar[str] = "import.start"

@@ -42,7 +42,7 @@ def find(db: Db, word: str) -> tuple[object, ...]:
         sorted(set(db.engine.occurrences(db, stem))),
         [sorted(set(one)) for one in db.engine.occurrences_after(db, word, 2, 2)],
         list(db.engine.chunks_with(db, word, 2, 5)),
-        db.engine.count_texts(db, "chunks_fts", stem),
+        db.engine.count_texts(db, "chunks_fts", word),
     )
 
 

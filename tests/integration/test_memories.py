@@ -751,25 +751,25 @@ def test_memories_are_searched_by_a_vector(rpc: RawConnection) -> None:
         assert problem in answer["error"]["message"]
 
 
-def test_memories_by_a_vector_have_the_least_score_and_are_paged(rpc: RawConnection) -> None:
+def test_memories_by_a_vector_have_the_least_score_and_are_paged(rpc: RawConnection, scope: str) -> None:
     words = ["amber", "basalt", "cobalt", "drought", "ember", "fjord", "granite"]
     for word in words:
-        rpc.call("memory.add", content=f"The {word} is in the {word} cellar.", force=True)
+        rpc.call("memory.add", content=f"The {word} is in the {word} cellar.", scope=scope, force=True)
     settled(rpc)
     sql = "SELECT id FROM index_generations WHERE state = 'live'"
     live = rpc.call("query", sql=sql)["rows"][0][0]
-    chunk = "SELECT min(id) FROM chunks WHERE memory_id IS NOT NULL"  # those of files may be there as well
+    chunk = f"SELECT min(id) FROM chunks WHERE memory_id IS NOT NULL AND scope = '{scope}'"
     sql = f"SELECT vec_to_json(embedding) FROM chunk_vectors_{live} WHERE rowid = ({chunk})"
     vector = [float(number) for number in rpc.call("query", sql=sql)["rows"][0][0].strip("[]").split(",")]
-    every = rpc.call("memory.search", embedding=vector, limit=100)
+    every = rpc.call("memory.search", embedding=vector, scopes=[scope], limit=100)
     assert len(every["hits"]) == len(words)
     assert every["cursor"] is None
-    best = rpc.call("memory.search", embedding=vector, minScore=0.99, limit=100)["hits"]
+    best = rpc.call("memory.search", embedding=vector, scopes=[scope], minScore=0.99, limit=100)["hits"]
     assert [hit["memory"]["id"] for hit in best] == [every["hits"][0]["memory"]["id"]]
     hits: list[Any] = []
     cursor, pages = None, 0
     while pages == 0 or cursor:
-        page = rpc.call("memory.search", embedding=vector, limit=3, cursor=cursor)
+        page = rpc.call("memory.search", embedding=vector, scopes=[scope], limit=3, cursor=cursor)
         hits, cursor, pages = hits + page["hits"], page["cursor"], pages + 1
     assert pages == 3
     assert hits == every["hits"]

@@ -20,7 +20,7 @@ from clankersd.index import mirror, vector_block
 from clankersd.search import centres, chunk_table, keyword, term_index
 sqlite_engine._LOG_CHANGED_CHUNKS = sqlite_engine._LOG_CHANGED_CHUNKS.replace("100000", "60")
 term_index.MIN_CACHED_FREQUENCY, term_index.MAX_ADDED_CHUNKS = 6, 12
-term_index.TermFrequencies.get = lambda self, db, stem, *_: db.engine.count_texts(db, self._full_text, stem)
+term_index.TermFrequencies.get = lambda self, db, one, *_: db.engine.count_texts(db, self._full_text, one.word)
 mirror.ROWS_PER_BLOCK = vector_block.ROWS_PER_BLOCK = 64
 mirror.IDS_PER_PAGE, mirror.MAX_RANKED_DIRECTLY = 32, 16
 keyword.MIN_PREFIXED_MESSAGES, chunk_table.MAX_NEW_TURNS = 5, 15

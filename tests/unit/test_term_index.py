@@ -6,7 +6,7 @@ from typing import Any
 import apsw
 import pytest
 
-from clankersd.db import Db
+from clankersd.db import Db, sqlite_engine
 from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS
 from clankersd.search import term_index
 from clankersd.search.term_index import Spelling, TermFrequencies, TermOccurrences
@@ -128,19 +128,34 @@ def test_cache_of_occurrences_grows_with_the_index(db: Db, monkeypatch: pytest.M
 def test_frequency_of_a_rare_term_is_counted_each_time(db: Db) -> None:
     frequencies = TermFrequencies()
     add(db, 1, "alpha")
-    assert frequencies.get(db, "alpha", 1, 1) == 1
+    assert frequencies.get(db, ALPHA, 1, 1) == 1
     add(db, 2, "alpha")
-    assert frequencies.get(db, "alpha", 1, 2) == 2
+    assert frequencies.get(db, ALPHA, 1, 2) == 2
 
 
 def test_frequency_is_counted_again_after_as_many_chunks_were_deleted_as_added(db: Db) -> None:
     frequencies = TermFrequencies()
     for chunk in range(1, FREQUENT + 1):
         add(db, chunk, "alpha")
-    assert frequencies.get(db, "alpha", FREQUENT, FREQUENT) == FREQUENT
+    assert frequencies.get(db, ALPHA, FREQUENT, FREQUENT) == FREQUENT
     db.execute("DELETE FROM chunks_fts")
-    assert frequencies.get(db, "alpha", FREQUENT, FREQUENT + 100) == FREQUENT, "it is not cached"
-    assert frequencies.get(db, "alpha", FREQUENT, 3 * FREQUENT) == 0
+    assert frequencies.get(db, ALPHA, FREQUENT, FREQUENT + 100) == FREQUENT, "it is not cached"
+    assert frequencies.get(db, ALPHA, FREQUENT, 3 * FREQUENT) == 0
+
+
+@pytest.mark.parametrize("texts_between", [0, 1, 3])
+def test_frequency_of_a_very_frequent_term_is_estimated(
+    db: Db, monkeypatch: pytest.MonkeyPatch, texts_between: int
+) -> None:  # fmt: skip
+    for name, value in {"COUNTED_TEXTS": 10, "MAX_EXACT_COUNT": 30, "MIN_ESTIMATE": 45}.items():
+        monkeypatch.setattr(sqlite_engine, name, value)
+    for chunk in range(200):
+        add(db, chunk + 1, "beta" if chunk % (texts_between + 1) else "Alphas")
+    exact = -(-200 // (texts_between + 1))
+    assert db.engine.count_texts(db, "chunks_fts", "alpha") == pytest.approx(exact, rel=0.1)
+    for count in (30, 5):  # exact again
+        db.execute("DELETE FROM chunks_fts WHERE rowid > :last", {"last": count * (texts_between + 1)})
+        assert db.engine.count_texts(db, "chunks_fts", "alpha") == count
 
 
 def test_occurrences_that_were_read_before_all_were_dropped_are_not_cached_after_it(db: Db) -> None:

@@ -37,10 +37,17 @@ LOOP_ROUNDS = 2
 """Rounds of the event loop from the arrival of an event until its write is queued, and from the end of its commit until
 its reply is sent."""
 
-CHECKPOINT_PAGES = 1000  # once no write has come for QUIET_SECONDS
-CHECKPOINT_PAGES_BUSY = 4_000  # 16 MiB: even while writes come, since a longer checkpoint delays them more
-QUIET_SECONDS = 0.05
+CHECKPOINT_PAGES = 1000
+"""Pages of the WAL (4 MiB) from which on it is checkpointed once no write has come for QUIET_SECONDS."""
+
+CHECKPOINT_PAGES_BUSY = 4_000
+"""Pages (16 MiB) from which on it is checkpointed even while writes come, since a longer checkpoint delays them more."""
+
+QUIET_SECONDS = 0.002
+"""A small checkpoint takes a few milliseconds: it fits between the events of a busy agent, which delays none of them."""
+
 IDLE_SECONDS = 1.0
+"""Time without a write after which any pages are checkpointed."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ HEADER = OFFSETS
 
 OCCURRENCES_PER_CHUNK = 1 << OFFSET_BITS
 
+MAX_EXACT_COUNT = 20_000
+"""Texts with a word up to which they are counted exactly."""
+
 CHUNK_TEXT = """coalesce(nullif(chunks.text, ''), (
     SELECT substr(text_content, chunks.start_offset + 1, chunks.end_offset - chunks.start_offset)
     FROM messages WHERE messages.id = chunks.message_id), '')"""
@@ -151,8 +154,11 @@ class Engine(ABC):
         return db.value("SELECT max(id) FROM chunks") or 0
 
     @abstractmethod
-    def count_texts(self, db: "Db", index: str, stem: str) -> int:
-        """Return the number of texts of a full-text index that contain a stem."""
+    def count_texts(self, db: "Db", index: str, word: str) -> int:
+        """Return the number of texts of a full-text index that contain a word or another form of it.
+
+        Above MAX_EXACT_COUNT it may be an estimate: to count all of a million texts takes tens of milliseconds.
+        """
 
     @abstractmethod
     def occurrences(self, db: "Db", stem: str) -> Sequence[int]:

@@ -16,6 +16,7 @@ from clankersd.db import fts
 from clankersd.db.engine import (
     CHUNK_TEXT,
     HEADER,
+    MAX_EXACT_COUNT,
     OCCURRENCES_PER_CHUNK,
     OFFSETS,
     TOKENIZER,
@@ -40,6 +41,11 @@ PAGES_PER_STEP = 32
 
 _INCREMENTAL = 2
 
+COUNTED_TEXTS = 2_000
+MIN_ESTIMATE = 3 * MAX_EXACT_COUNT
+"""So many of the oldest and of the newest texts with a word are counted first. If they are so dense that there must be
+many more than are counted exactly, their density is taken for that of all."""
+
 MAX_LOGGED_CHANGES = 100_000
 """Changes of chunks that are logged: a reader that missed some reads all chunks again."""
 
@@ -61,7 +67,13 @@ _INDEX_BELOW = f"""
     INSERT INTO chunks_fts (rowid, text, header, extra)
     SELECT id, {CHUNK_TEXT}, header, extra FROM chunks WHERE id IN ({_BELOW}) ORDER BY id
 """
-_VOCABULARIES = {"chunks_fts": "chunks_vocabulary", "memories_fts": "memories_vocabulary"}
+_COUNT_OLDEST = """
+    SELECT count(*), max(rowid) FROM (SELECT rowid FROM {index} WHERE {index} MATCH :phrase ORDER BY rowid LIMIT :limit)
+"""
+_COUNT_NEWEST = """
+    SELECT count(*), min(rowid)
+    FROM (SELECT rowid FROM {index} WHERE {index} MATCH :phrase ORDER BY rowid DESC LIMIT :limit)
+"""
 _LOCATED = f"""
     SELECT json_group_array(
         doc * {OCCURRENCES_PER_CHUNK} + iif(col = 'header', {HEADER}, 0)
@@ -133,8 +145,19 @@ class SqliteEngine(Engine):
     def last_indexed_chunk(self, db: "Db") -> int:
         return int(db.value(f"SELECT {_LAST_INDEXED}"))
 
-    def count_texts(self, db: "Db", index: str, stem: str) -> int:
-        return db.value(f"SELECT doc FROM {_VOCABULARIES[index]} WHERE term = :stem", {"stem": stem}) or 0
+    def count_texts(self, db: "Db", index: str, word: str) -> int:
+        """Events wait for these statements: a frequent word is counted only among the oldest and the newest texts."""
+        params = {"phrase": quote_phrase(word), "limit": COUNTED_TEXTS}
+        [(oldest, highest)] = db.tuples(_COUNT_OLDEST.format(index=index), params)
+        if oldest < COUNTED_TEXTS:
+            return int(oldest)
+        [(newest, lowest)] = db.tuples(_COUNT_NEWEST.format(index=index), params)
+        last = db.value(f"SELECT max(id) FROM {index}_docsize")
+        estimate = int((oldest / highest + newest / (last - lowest + 1)) / 2 * last)
+        if estimate > MIN_ESTIMATE:
+            return estimate
+        [(count, _)] = db.tuples(_COUNT_OLDEST.format(index=index), params | {"limit": MAX_EXACT_COUNT + 1})
+        return int(count) if count <= MAX_EXACT_COUNT else max(int(count), estimate)
 
     def occurrences(self, db: "Db", stem: str) -> list[int]:
         return _decode(db.value(_LOCATED, {"stem": stem}))

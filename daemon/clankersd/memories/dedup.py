@@ -21,7 +21,7 @@ from clankersd.memories.similarity import (
     replaces_words,
 )
 from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, fetch_memories
-from clankersd.search.keyword import stems_by_word
+from clankersd.search.keyword import first_spellings
 from clankersd.search.term_index import TermFrequencies
 
 SAME_MEANING = 0.98
@@ -126,10 +126,10 @@ def _fetch_sharing_rare_words(db: Db, content: str, params: dict[str, Any]) -> l
     """Fetch memories that contain a rare word of the text: those with the same meaning share some."""
     last_number = db.value("SELECT max(number) FROM memories") or 0
     counted = []
-    for word, stem in stems_by_word(db, content, MAX_QUERY_WORDS).items():
-        count = _frequencies.get(db, stem, last_number, last_number)
+    for spelling in first_spellings(db, content, MAX_QUERY_WORDS):
+        count = _frequencies.get(db, spelling, last_number, last_number)
         if 0 < count <= MAX_WORD_FREQUENCY:
-            counted.append((count, word))
+            counted.append((count, spelling.word))
     if not counted:
         return []
     match = " OR ".join(f'"{word}"' for _, word in sorted(counted)[:RARE_WORDS])

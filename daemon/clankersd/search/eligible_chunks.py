@@ -40,8 +40,11 @@ class EligibleChunks:
 
     @property
     def change_count(self) -> int:
-        """Number of chunks that were ever added, and of changes since the connection was opened."""
-        return self.last + (self.changes or 0)
+        """A number that grows by one for each chunk that is added or deleted, and by two for one that is changed.
+
+        Ids are no measure of what was added: those of deleted chunks are not used again.
+        """
+        return self.chunk_count + 2 * (self.changes or 0)
 
     @staticmethod
     def find(db: Db, chunk_filter: ChunkFilter, table: ChunkTable) -> "EligibleChunks":

@@ -51,6 +51,9 @@ MIN_LOADED_CANDIDATES = 32
 """Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them. More of the ranking
 become candidates only if they are needed."""
 
+MAX_CELLS_SCORED_INLINE = 16_000
+"""Terms times chunks up to which turns are scored on the event loop, in about a millisecond; more in a thread."""
+
 MAX_DEDUPLICATED_INLINE = 40
 """Candidates up to which duplicates and diversity are computed on the event loop, in less than a millisecond; more in a
 thread."""
@@ -312,7 +315,9 @@ class SearchEngine:
         plan = run.plan
         # Each step takes up to a millisecond, and events wait for no more than one.
         await self._store.let_events_pass()
-        turn_scores = await in_thread_if(numpy_if_available() is None, score_turns, run.keywords, 2 * plan.pool_size)
+        cells = len(run.keywords.terms) * len(run.keywords.places.chunks)
+        is_large = cells > MAX_CELLS_SCORED_INLINE or numpy_if_available() is None
+        turn_scores = await in_thread_if(is_large, score_turns, run.keywords, 2 * plan.pool_size)
         await self._store.let_events_pass()
         if turn_scores:
             run.match_count = len(turn_scores.chunks)

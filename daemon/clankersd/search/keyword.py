@@ -139,7 +139,7 @@ class KeywordLookup:
         found: dict[str, Any] = {}
         for word in words:
             for spelling in _spellings(tokenize, word)[:1]:
-                frequency = self._frequency(db, spelling.stem)
+                frequency = self._frequency(db, spelling)
                 if not MIN_PREFIXED_MESSAGES <= frequency <= MAX_LOCATED_FREQUENCY:
                     continue
                 postings = self._index.occurrences.read(db, spelling, frequency, eligible.last, eligible.changes)
@@ -210,7 +210,7 @@ class KeywordLookup:
         assert self._eligible is not None
         chunk_count = self._eligible.chunk_count
         for spelling in _spellings(tokenize, word):
-            frequency = self._frequency(db, spelling.stem)
+            frequency = self._frequency(db, spelling)
             generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
             self.matches.weights[spelling.stem] = generic * word_weight(frequency, chunk_count)
             if word not in GENERIC_WORDS and is_rare_name(word, spelling.stem, frequency, chunk_count):
@@ -220,20 +220,20 @@ class KeywordLookup:
             spellings = [spelling] if frequency else []
             for other_word in OTHER_SPELLINGS.get(word, ()):
                 for other in _spellings(tokenize, other_word):
-                    if more := self._frequency(db, other.stem):
+                    if more := self._frequency(db, other):
                         spellings.append(other)
                         frequency += more
             if spellings:
                 self._known[spelling.stem] = Term(word, tuple(spellings), frequency, max(chunk_count, frequency))
                 self._stems.update(one.stem for one in spellings)
 
-    def _frequency(self, db: Db, stem: str) -> int:
+    def _frequency(self, db: Db, spelling: Spelling) -> int:
         eligible = self._eligible
         assert eligible is not None
-        cached = self._index.occurrences.count(stem, eligible.last, eligible.changes)
+        cached = self._index.occurrences.count(spelling.stem, eligible.last, eligible.changes)
         if cached is not None:
             return cached
-        return self._index.frequencies.get(db, stem, eligible.chunk_count, eligible.change_count)
+        return self._index.frequencies.get(db, spelling, eligible.chunk_count, eligible.change_count)
 
     def _look_up(self, db: Db, position: int, term: Term) -> bool:
         """Look up a term, or a part of it; return True once all of it is."""
@@ -329,14 +329,10 @@ def _begin_with_names(db: Db, chunks: Any) -> bool:
     return sum(map(begins_with_name, beginnings)) >= max(1, MIN_NAME_SHARE * len(beginnings))
 
 
-def stems_by_word(db: Db, text: str, max_words: int) -> dict[str, str]:
-    """Return the first distinct words of a text, each with its stem."""
+def first_spellings(db: Db, text: str, max_words: int) -> list[Spelling]:
+    """Return the spellings of the first distinct words of a text."""
     tokenize = db.engine.tokenizer(db)
-    stems: dict[str, str] = {}
-    for word in query_words(text)[:max_words]:
-        for spelling in _spellings(tokenize, word):
-            stems.setdefault(word, spelling.stem)
-    return stems
+    return [spelling for word in query_words(text)[:max_words] for spelling in _spellings(tokenize, word)[:1]]
 
 
 def _spellings(tokenize: Any, word: str) -> list[Spelling]:

@@ -17,14 +17,14 @@ from threading import Lock
 from typing import Any
 
 from clankersd.db import Db
-from clankersd.db.engine import OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
+from clankersd.db.engine import MAX_EXACT_COUNT, OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.search.chunk_table import ChunkTable
 from clankersd.search.sorted_arrays import find_sorted
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS
 
 LAST_OFFSET = OFFSETS - 1
-MAX_LOCATED_FREQUENCY = 20_000
+MAX_LOCATED_FREQUENCY = MAX_EXACT_COUNT
 """Chunks up to which the offsets of a term are read. A more frequent term, which tells little, has the last offset."""
 
 MATCHES_PER_SLICE = 5_000
@@ -209,8 +209,8 @@ class TermFrequencies:
         """Forget all numbers."""
         self._cached = {}
 
-    def get(self, db: Db, stem: str, chunk_count: int, change_count: int) -> int:
-        """Return the number of chunks with the stem.
+    def get(self, db: Db, spelling: Spelling, chunk_count: int, change_count: int) -> int:
+        """Return the number of chunks with the stem of a spelling, which is an estimate for a very frequent one.
 
         The cache is dropped when `change_count`, the number of chunks that were ever added, changed or deleted, has
         grown by 2 % of `chunk_count`: where as many are deleted as are added, the number of chunks stays the same.
@@ -218,10 +218,10 @@ class TermFrequencies:
         is_outdated = abs(change_count - self._cached_at_change) > max(100, chunk_count // 50)
         if is_outdated or len(self._cached) > MAX_CACHED_TERMS:
             self._cached, self._cached_at_change = {}, change_count
-        frequency = self._cached.get(stem, 0)
+        frequency = self._cached.get(spelling.stem, 0)
         if frequency < MIN_CACHED_FREQUENCY:
-            frequency = db.engine.count_texts(db, self._full_text, stem)
-            self._cached[stem] = frequency
+            frequency = db.engine.count_texts(db, self._full_text, spelling.word)
+            self._cached[spelling.stem] = frequency
         return frequency
 
 

@@ -113,10 +113,10 @@ class PostgresEngine(Engine):
             _index_due(db, f"{table}_fts")
         tables.clear()
 
-    def count_texts(self, db: "Db", index: str, stem: str) -> int:
+    def count_texts(self, db: "Db", index: str, word: str) -> int:
         table, _ = _TABLES[index]
         counted = f"SELECT count(*) FROM {table} WHERE words @@ :query::tsquery"
-        return int(db.value(counted, {"query": quote_stem(stem)}))
+        return int(db.value(counted, {"query": quote_stem(stem_of(word))}))
 
     def occurrences(self, db: "Db", stem: str) -> Sequence[int]:
         return read_occurrences(db, stem)
