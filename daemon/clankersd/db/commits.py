@@ -41,10 +41,10 @@ CHECKPOINT_PAGES = 1000
 """Pages of the WAL (4 MiB) from which on it is checkpointed once no write has come for QUIET_SECONDS."""
 
 CHECKPOINT_PAGES_BUSY = 4_000
-"""Pages (16 MiB) from which on it is checkpointed even while writes come, since a longer checkpoint delays them more."""
+"""Pages (16 MiB) from which on it is checkpointed even while writes come: a longer checkpoint delays them more."""
 
 QUIET_SECONDS = 0.002
-"""A small checkpoint takes a few milliseconds: it fits between the events of a busy agent, which delays none of them."""
+"""A small checkpoint takes a few milliseconds, so that it fits between the events of a busy agent."""
 
 IDLE_SECONDS = 1.0
 """Time without a write after which any pages are checkpointed."""
