@@ -590,10 +590,8 @@ def test_search_without_time_returns_a_partial_result() -> None:
         eventually(lambda: own.call("index.status")["inMemory"], "the vectors are in memory")
 
 
-def test_search_says_if_the_session_or_the_folder_is_not_known(filled: RawConnection) -> None:
+def test_search_says_if_the_session_is_not_known(filled: RawConnection) -> None:
     assert search(filled, "amber", sessionId="nobody")["degraded"] == "there is no session 'nobody'"
-    unknown = search(filled, "amber", project="/nowhere/at/all")
-    assert unknown["degraded"] == "nothing was stored in the folder '/nowhere/at/all' yet"
     assert search(filled, "amber", sessionId="s3")["degraded"] is None
 
 

@@ -19,8 +19,8 @@ MANY = 40_000
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with running_daemon(tmp_path, HOME=str(tmp_path)) as process:
+def daemon(home: Path) -> Iterator[DaemonProcess]:
+    with running_daemon(home) as process:
         yield process
 
 
@@ -162,16 +162,16 @@ def test_recall_compares_with_what_other_projects_still_have(daemon: DaemonProce
         assert before == needed(connection) > 0.5
 
 
-def test_speaker_of_imported_messages_is_preferred(tmp_path: Path) -> None:
+def test_speaker_of_imported_messages_is_preferred(home: Path) -> None:
     said = [f"the harbour has boats {number}" for number in range(5)]
     text, is_last = "", False
-    with running_daemon(tmp_path / "one", HOME=str(tmp_path)) as daemon, daemon.connect() as source:
+    with running_daemon(home / "one") as daemon, daemon.connect() as source:
         store(source, "s", said, role="Caroline")
         job = source.call("export.start")["jobId"]
         while not is_last:
             piece = source.call("export.read", jobId=job)
             text, is_last = text + piece["text"], piece["isLast"]
-    with running_daemon(tmp_path / "two", HOME=str(tmp_path)) as daemon, daemon.connect() as connection:
+    with running_daemon(home / "two") as daemon, daemon.connect() as connection:
         store(connection, "mine", said)
         assert not connection.call("import.lines", lines=text.splitlines()[1:])["rejected"]
         settled(connection)

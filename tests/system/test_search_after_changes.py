@@ -147,8 +147,8 @@ def answer(connection: RawConnection, method: str, params: dict[str, Any]) -> tu
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_search_after_changes_equals_that_of_a_new_daemon(tmp_path: Path, seed: int) -> None:
-    daemon = DaemonProcess(tmp_path, HOME=str(tmp_path))
+def test_search_after_changes_equals_that_of_a_new_daemon(home: Path, seed: int) -> None:
+    daemon = DaemonProcess(home)
     daemon.program = ("-c", PROGRAM)
     try:
         changes = Changes(daemon.start().connect(120), seed)

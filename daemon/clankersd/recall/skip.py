@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from clankersd.index.tokenize import CJK_CHARACTER, WORD
+from clankersd.index.tokenize import CJK_CHARACTER, WORD, searched_part
 from clankersd.search.small_talk import EMPTY_WORDS, GREETINGS
 
 MIN_LETTERS = 8
@@ -58,17 +58,17 @@ def names_no_subject(prompt: str) -> bool:
 
     Earlier sessions have many passages with such words, none of which helps.
     """
-    words = [word.casefold() for word in WORD.findall(prompt)]
-    if len(prompt) > MAX_ROUTINE_CHARACTERS or not QUESTION_WORDS.isdisjoint(words):
+    if len(prompt) > MAX_ROUTINE_CHARACTERS:
         return False
-    return all(
+    words = [word.casefold() for word in WORD.findall(prompt)]
+    return QUESTION_WORDS.isdisjoint(words) and all(
         word in ROUTINE_WORDS | EMPTY_WORDS or (word.isdecimal() and len(word) < MIN_NUMBER_DIGITS) for word in words
     )
 
 
 def why_trivial(prompt: str) -> str | None:
     """Return why a prompt is not worth a search; None if it is."""
-    text = unicodedata.normalize("NFC", prompt).strip()
+    text = unicodedata.normalize("NFC", searched_part(prompt)).strip()
     if _COMMAND.match(text):
         return "a slash command"
     if _HARNESS_MESSAGE.match(text):

@@ -12,7 +12,7 @@ from clankersd.memories.filters import describe_deleted, memory_visibility, stat
 from clankersd.memories.scopes import AllowedScopes, allowed_scopes, needs_lookup, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.search.engine import SearchEngine
-from clankersd.search.filters import NO_MEMORIES, NO_PROJECT, ChunkFilter, Criteria, Visibility, resolve_projects
+from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, Visibility, resolve_projects
 from clankersd.search.limiter import takes_search_slot
 from clankersd.search.plan import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.ranking import Candidate
@@ -86,8 +86,8 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         group_of=lambda row: row.parent_id,  # the children of one parent all return its text
     )
     outcome = await engine.run(plan)
-    for describe in (_describe_deleted, _describe_unknown):
-        outcome = outcome.with_note(await describe(daemon, request, chunk_filter))
+    outcome = outcome.with_note(await _describe_deleted(daemon, request, chunk_filter))
+    outcome = outcome.with_note(await _describe_unknown_session(daemon, request))
     result = SearchResult(
         hits=[_hit(outcome, candidate, explain=request.explain) for candidate in outcome.candidates],
         mode=outcome.mode,
@@ -138,10 +138,7 @@ async def _describe_deleted(daemon: "Daemon", request: Search, chunk_filter: Chu
     return await daemon.store.read(lambda db: describe_deleted(db, state, params))
 
 
-async def _describe_unknown(daemon: "Daemon", request: Search, chunk_filter: ChunkFilter) -> str | None:
-    """Return a note if the request names a folder or a session of which nothing is stored."""
-    if chunk_filter.params.get("project_id") == NO_PROJECT:
-        return f"nothing was stored in the folder {request.project!r} yet"
+async def _describe_unknown_session(daemon: "Daemon", request: Search) -> str | None:
     if request.session_id is None:
         return None
     is_known = "SELECT 1 FROM sessions WHERE id = :id"
